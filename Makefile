@@ -1,0 +1,173 @@
+# The commands of this project; CONTRIBUTING.md explains them. `make demo` and `make test` need only
+# Python >= 3.11, a C++20 compiler and make: everything else goes into .venv.
+
+PYTHON ?= python3
+# ON: compiler warnings are errors, as in CI.
+WERROR ?= OFF
+# Passed on to pytest, to the unit tests of the core, and to the benchmarks.
+PYTEST_ARGS ?=
+CORE_ARGS ?=
+BENCH_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STEP := .ci/step
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+CMAKE := $(BIN)/cmake
+# The tools of .venv, whatever else is on the machine.
+CONFIGURE := $(CMAKE) -S . -G Ninja --log-level=WARNING \
+  -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja
+# Two makes at once must not build in the same directory.
+LOCK = $(if $(shell command -v flock),flock build/$@.lock)
+
+# Ranks are processes; libraries that start a thread per core in each get in each other's way.
+export OMP_NUM_THREADS := 1
+export OPENBLAS_NUM_THREADS := 1
+
+CORE_TESTS := core-plain core-tsan core-asan
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help demo test dev dev-build wheel lint format layering core-test $(CORE_TESTS) \
+        $(CORE_TESTS:%=build-%) pytest bench clean FORCE
+
+help:
+	@echo 'make demo    train on 4 ranks, kill one, go on from the checkpoint'
+	@echo 'make test    what CI checks: lint, layering, core-test, pytest with the installed wheel'
+	@echo 'make dev     build the native module into src/, for PYTHONPATH=src'
+	@echo 'make lint | format | layering | core-test | pytest | wheel | bench | clean'
+	@echo 'make core-plain | core-tsan | core-asan'
+
+demo: $(VENV)/group-demo $(VENV)/installed
+	$(BIN)/python examples/demo.py
+
+# pytest comes last: its closing line is the result.
+test: lint layering core-test pytest
+
+# --- what is installed into .venv
+
+# build/*.inputs change exactly when the contents that they sum up do; what is made from those
+# depends on them. Unlike times, contents do not mislead after a checkout or a removed file.
+WHEEL_INPUTS := core bind src cmake CMakeLists.txt pyproject.toml README.md LICENSE
+UPDATE = cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+
+build/python.inputs: FORCE
+	@mkdir -p build
+	@$(PYTHON) -c 'import sys; print(sys.version, sys.base_prefix)' > $@.new
+	@$(UPDATE)
+
+build/packages.inputs: FORCE
+	@mkdir -p build
+	@sed -n '/^dependencies/p; /^\[dependency-groups\]/,/^\[tool/p' pyproject.toml > $@.new
+	@$(UPDATE)
+
+build/wheel.inputs: FORCE
+	@mkdir -p build
+	@find $(WHEEL_INPUTS) -type f ! -name '*.pyc' ! -name '*.so' -exec cksum {} + | \
+	  LC_ALL=C sort > $@.new
+	@$(UPDATE)
+
+$(VENV)/ready: build/python.inputs
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo 'error: $(PYTHON) is older than Python 3.11; use make PYTHON=...' >&2; exit 1; }
+	@$(STEP) 'make $(VENV)' $(PYTHON) -m venv --clear $(VENV)
+	@$(PIP) install 'pip>=25.1'
+	@touch $@
+
+# A dependency group of pyproject.toml.
+$(VENV)/group-%: build/packages.inputs $(VENV)/ready
+	@$(STEP) 'install packages: $*' $(PIP) install --group $*
+	@touch $@
+
+# What standfast itself needs, so that src can be checked and run before there is a wheel.
+DEPENDENCIES := import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
+  print(*p["project"]["dependencies"], sep="\n")
+
+$(VENV)/dependencies: build/packages.inputs $(VENV)/ready
+	@$(BIN)/python -c '$(DEPENDENCIES)' > $@.txt
+	@$(STEP) 'install packages: run time' $(PIP) install -r $@.txt
+	@touch $@
+
+# --- the native module and the wheel
+
+dev: $(VENV)/group-build $(VENV)/group-test $(VENV)/group-dev $(VENV)/dependencies
+	@$(LOCK) $(MAKE) --no-print-directory dev-build
+
+build/dev/build.ninja: $(VENV)/group-build
+	@rm -rf build/dev
+	@$(CONFIGURE) -B build/dev -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
+	  -Dnanobind_ROOT=$$($(BIN)/python -m nanobind --cmake_dir) >/dev/null
+
+# The module is moved into place, never overwritten: running processes keep what they have mapped.
+dev-build: build/dev/build.ninja
+	@$(CMAKE) --build build/dev --target _core -- --quiet
+	@cd build/dev && for file in _core*.so; do \
+	  to=../../src/standfast; cmp -s $$file $$to/$$file || \
+	  { cp $$file $$to/.$$file && mv $$to/.$$file $$to/$$file; } done
+
+wheel: build/wheel.done
+
+build/wheel.done: build/wheel.inputs $(VENV)/group-build
+	@rm -rf dist
+	@$(STEP) 'build the wheel' env PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) wheel . --no-deps \
+	  --no-build-isolation --wheel-dir dist --config-settings build-dir=build/wheel
+	@touch $@
+
+$(VENV)/installed: build/wheel.done $(VENV)/dependencies
+	@$(STEP) 'install the wheel' $(PIP) install --force-reinstall --no-deps dist/standfast-*.whl
+	@$(PIP) check
+	@touch $@
+
+# --- checks
+
+PYTHON_FILES = $(wildcard src tests examples bench)
+CXX_FILES = $(shell find core bind tests/core -name '*.h' -o -name '*.cpp' -o -name '*.inc')
+
+lint: $(VENV)/group-dev $(VENV)/group-test $(VENV)/dependencies
+	@$(STEP) 'ruff check' $(BIN)/ruff check --quiet $(PYTHON_FILES)
+	@$(STEP) 'ruff format' $(BIN)/ruff format --quiet --check $(PYTHON_FILES)
+	@$(STEP) 'mypy' $(BIN)/mypy --no-error-summary src tests
+	@$(STEP) 'clang-format' $(BIN)/clang-format --dry-run -Werror $(CXX_FILES)
+
+format: $(VENV)/group-dev
+	-$(BIN)/ruff check --quiet --fix $(PYTHON_FILES)
+	$(BIN)/ruff format --quiet $(PYTHON_FILES)
+	$(BIN)/clang-format -i $(CXX_FILES)
+
+layering: $(VENV)/group-test
+	@$(STEP) 'layering' $(BIN)/pytest -q -p no:cacheprovider tests/test_layering.py
+
+core-test: $(CORE_TESTS)
+
+core-plain: SANITIZE =
+core-plain: AFTER = .ci/no-shared-wide-code build/$@
+core-tsan: SANITIZE = thread
+core-asan: SANITIZE = address
+core-tsan core-asan: AFTER = true
+# Some kernels place memory where ThreadSanitizer does not expect it.
+core-tsan: RUN = $(if $(shell setarch -R true 2>/dev/null && echo yes),setarch -R)
+
+# Status 2 of .ci/doctest: it is missing and cannot be installed from here. It has said so, and the
+# other checks go on.
+$(CORE_TESTS): $(VENV)/group-build
+	@.ci/doctest || { [ $$? -eq 2 ] && exit 0; exit 1; } && \
+	$(LOCK) $(STEP) '$@: build' $(MAKE) --no-print-directory build-$@ SANITIZE=$(SANITIZE) && \
+	$(AFTER) && \
+	$(STEP) '$@: run' $(RUN) build/$@/tests/core/standfast_core_tests --no-intro $(CORE_ARGS)
+
+$(CORE_TESTS:%=build-%): build-%:
+	@$(CONFIGURE) -B build/$* -DSTANDFAST_MODULE=OFF -DSTANDFAST_TESTS=ON \
+	  -DSTANDFAST_SANITIZE=$(SANITIZE) -DSTANDFAST_WERROR=$(WERROR) >/dev/null
+	@$(CMAKE) --build build/$* -- --quiet
+
+# The installed wheel is tested, so the source tree must not be on the path.
+pytest: $(VENV)/group-test $(VENV)/installed
+	@echo '== pytest'
+	@env -u PYTHONPATH EXPECT_INSTALLED=1 $(BIN)/pytest -p no:cacheprovider $(PYTEST_ARGS)
+
+bench: $(VENV)/group-test $(VENV)/installed
+	$(BIN)/python bench/speed.py $(BENCH_ARGS)
+
+clean:
+	rm -rf build dist $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -f src/standfast/_core*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
