@@ -1,0 +1,46 @@
+// all_gather: everybody to everybody, or around the ring.
+#include "core/collective/algorithms.h"
+#include "core/collective/ring.h"
+
+namespace standfast {
+namespace {
+
+// Round r sends piece r to everybody and takes piece r-1 of everybody.
+Outcome direct(Comm& comm, const std::byte* in, std::byte* out, std::size_t bytes) {
+  const std::size_t rounds = rounds_of(bytes, kFrameBytes);
+  for (std::size_t round = 0; round <= rounds; ++round) {
+    const Piece next = piece_of(bytes, kFrameBytes, round);
+    for (int distance = 1; distance < comm.size() && next.length > 0; ++distance) {
+      SF_TRY(comm.send(comm.rank_at(distance), in + next.begin, next.length));
+    }
+    if (round == 0) continue;
+    const Piece at = piece_of(bytes, kFrameBytes, round - 1);
+    for (int distance = 1; distance < comm.size(); ++distance) {
+      const int from = comm.rank_at(-distance);
+      std::byte* to = out + static_cast<std::size_t>(from) * bytes + at.begin;
+      SF_TRY(comm.receive(from, to, at.length));
+    }
+  }
+  return comm.flush();
+}
+
+// Both directions carry whole blocks, each half of the way.
+Outcome around(Comm& comm, const std::byte* in, std::byte* out, std::size_t bytes) {
+  const Blocks blocks = Blocks::strided(0, bytes, bytes);
+  const int n = comm.size();
+  return all_gather_around(comm, 1, {+1, blocks, n / 2, in, out},
+                           {-1, blocks, (n - 1) / 2, in, out});
+}
+
+}  // namespace
+
+Outcome all_gather(Comm& comm, Algorithm algorithm, const std::byte* in, std::byte* out,
+                   std::size_t bytes) {
+  std::byte* own = out + static_cast<std::size_t>(comm.rank()) * bytes;
+  const Outcome outcome =
+      algorithm == Algorithm::kRing ? around(comm, in, out, bytes) : direct(comm, in, out, bytes);
+  if (outcome == Outcome::kOk && own != in) copy_bytes(own, in, bytes);
+  return outcome;
+}
+
+}  // namespace standfast

@@ -1,0 +1,34 @@
+// barrier: dissemination over the mesh (Hensgen, Finkel and Manber, 1988), or word passed along the
+// ring.
+#include "core/collective/algorithms.h"
+
+namespace standfast {
+namespace {
+
+// After round k every rank has heard, directly or not, of 2^(k+1) ranks.
+Outcome dissemination(Comm& comm) {
+  for (int distance = 1; distance < comm.size(); distance *= 2) {
+    SF_TRY(comm.send(comm.rank_at(distance), nullptr, 0));
+    SF_TRY(comm.receive(comm.rank_at(-distance), nullptr, 0));
+  }
+  return comm.flush();
+}
+
+// After round k every rank has heard of k ranks on either side.
+Outcome around(Comm& comm) {
+  for (int round = 0; round < comm.size() / 2; ++round) {
+    SF_TRY(comm.send(comm.rank_at(+1), nullptr, 0));
+    SF_TRY(comm.send(comm.rank_at(-1), nullptr, 0));
+    SF_TRY(comm.receive(comm.rank_at(-1), nullptr, 0));
+    SF_TRY(comm.receive(comm.rank_at(+1), nullptr, 0));
+  }
+  return comm.flush();
+}
+
+}  // namespace
+
+Outcome barrier(Comm& comm, Algorithm algorithm) {
+  return algorithm == Algorithm::kRing ? around(comm) : dissemination(comm);
+}
+
+}  // namespace standfast

@@ -1,0 +1,44 @@
+// send and recv between two ranks. An empty message is one empty frame.
+#include <algorithm>
+
+#include "core/collective/algorithms.h"
+
+namespace standfast {
+
+Outcome send(Comm& comm, int to, const std::byte* data, std::size_t bytes) {
+  std::size_t sent = 0;
+  do {
+    const std::size_t length = std::min(kFrameBytes, bytes - sent);
+    SF_TRY(comm.send(to, data + sent, length));
+    sent += length;
+  } while (sent < bytes);
+  return comm.flush();
+}
+
+Outcome receive(Comm& comm, int from, std::byte* data, std::size_t bytes) {
+  std::size_t received = 0;
+  do {
+    const std::size_t length = std::min(kFrameBytes, bytes - received);
+    SF_TRY(comm.receive(from, data + received, length));
+    received += length;
+  } while (received < bytes);
+  return Outcome::kOk;
+}
+
+Outcome receive_bytes(Comm& comm, int from, std::size_t bytes_max, std::vector<std::byte>& blob) {
+  Wire& wire = comm.wire(from);
+  Tag tag = comm.tag();
+  SF_TRY(comm.waiter().until(wire, Half::kReceiving, [&] {
+    Tag got;
+    std::size_t frame_bytes = 0;
+    const Turn turn = wire.peek(&got, &frame_bytes);
+    if (turn == Turn::kDone) tag.count = got.count;
+    return turn;
+  }));
+  if (tag.count > bytes_max) return Outcome::kLimit;
+  comm.begin(tag);
+  blob.resize(tag.count);
+  return receive(comm, from, blob.data(), blob.size());
+}
+
+}  // namespace standfast

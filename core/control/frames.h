@@ -1,0 +1,47 @@
+// What travels on a control link: a head of 64 bytes, then texts. Used by the watch only.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/control/verdict.h"
+
+namespace standfast {
+
+enum class FrameType : std::uint8_t {
+  kGoodbye = 1,  // the sender leaves in order; verdict.cause says how
+  kReport,       // to rank 0: this is what I saw, decide
+  kVerdict,      // from rank 0: this is decided
+  kLeft,         // from rank 0: verdict.rank said goodbye
+};
+
+struct Frame {
+  FrameType type = FrameType::kGoodbye;
+  std::uint32_t generation = 0;
+  // A report of a broken data wire is no verdict yet; the machine looks for the reason first.
+  bool suspicion = false;
+  Verdict verdict;
+};
+
+inline constexpr std::size_t kFrameHeadBytes = 64;
+inline constexpr std::size_t kFrameTextMax = 64 * 1024;
+
+std::vector<std::byte> encode(const Frame& frame);
+
+// Collects bytes of one link and takes frames off. A stream that is none of ours is said once and
+// for all.
+class FrameReader {
+ public:
+  void append(const std::byte* bytes, std::size_t count);
+  std::optional<Frame> next();
+  bool is_garbage() const { return garbage_; }
+
+ private:
+  std::vector<std::byte> buffer_;
+  bool garbage_ = false;
+};
+
+}  // namespace standfast

@@ -1,0 +1,131 @@
+// What carries data between two ranks: the interface that every fabric implements, and the tag on
+// each frame. A wire has two halves, sending and receiving; each is used by one thread at a time,
+// and nothing here blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "core/base/dtype.h"
+
+namespace standfast {
+
+// One frame's payload is at most this long, on every fabric, so that all ranks cut a message alike.
+inline constexpr std::size_t kFrameBytes = 128 * 1024;
+// At least so many frames are accepted before the peer takes one. The pipelines in collective/ rely
+// on it.
+inline constexpr int kFramesInFlight = 8;
+
+enum class OpKind : std::uint8_t {
+  kNone = 0,
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kBroadcast,
+  kAllToAll,
+  kGather,
+  kGatherBytes,
+  kScatter,
+  kSend,
+  kBarrier,
+  kGoodbye = 255,
+};
+
+const char* op_kind_name(OpKind kind);
+
+// Which operation a frame belongs to. Ranks that disagree see it at the first frame.
+struct Tag {
+  std::uint32_t seq = 0;
+  OpKind kind = OpKind::kNone;
+  DType dtype = DType::kUInt8;
+  ReduceOp op = ReduceOp::kSum;
+  std::uint8_t algorithm = 0;
+  std::int32_t root_or_tag = 0;
+  std::uint32_t spare = 0;
+  std::uint64_t count = 0;  // elements, as the operation defines it
+
+  bool operator==(const Tag&) const = default;
+};
+static_assert(sizeof(Tag) == 24);
+
+// "all_sum float32[1024] #7", for messages.
+std::string describe(const Tag& tag);
+
+// What one attempt came to.
+enum class Turn : std::uint8_t {
+  kDone,
+  kNotYet,
+  kMismatch,  // the next frame belongs to something else: see got()
+  kLeft,      // the peer said goodbye, and nothing is left to receive
+  kBroken,    // the connection ended otherwise: see trouble()
+};
+
+enum class Half : std::uint8_t { kSending, kReceiving };
+
+class Wire {
+ public:
+  Wire(int peer, std::string link) : peer_(peer), link_(std::move(link)) {}
+  Wire(const Wire&) = delete;
+  Wire& operator=(const Wire&) = delete;
+  virtual ~Wire() = default;
+
+  int peer() const { return peer_; }
+  const std::string& link() const { return link_; }
+
+  // --- the sending half
+  // Accepts a frame, or says kNotYet. `data` is read until flush() is kDone.
+  virtual Turn send(const Tag& tag, const void* data, std::size_t bytes) = 0;
+  // Moves on what was accepted; kDone when no memory of the caller's is needed any more.
+  virtual Turn flush() = 0;
+  // True while accepted frames wait for flush().
+  bool sending() const { return sending_; }
+  // The last frame ever: everything was said. Best effort.
+  virtual void say_goodbye() = 0;
+
+  // --- the receiving half
+  // Takes the next frame, which must carry this tag and size, to `to`.
+  virtual Turn receive(const Tag& tag, void* to, std::size_t bytes) = 0;
+  // Shows the next frame in place, valid until release().
+  virtual Turn view(const Tag& tag, std::size_t bytes, const std::byte** data) = 0;
+  virtual void release() = 0;
+  // Tells the next frame's tag and size without taking it.
+  virtual Turn peek(Tag* tag, std::size_t* bytes) = 0;
+  // The tag and size of the frame that was not the expected one.
+  const Tag& got() const { return got_; }
+  std::size_t got_bytes() const { return got_bytes_; }
+
+  // --- sleeping, for wait/
+  // The descriptor to poll, and whether readability (or else writability) wakes this half.
+  virtual int poll_fd() const = 0;
+  virtual bool wakes_by_reading(Half half) const = 0;
+  // From here on until awake() the peer rings when this half can go on. Check again before
+  // sleeping.
+  virtual void asleep(Half half) = 0;
+  virtual void awake(Half half) = 0;
+  // The descriptor is ready. True if the peer rang for the other half.
+  virtual bool answer_bell(Half half) = 0;
+
+  // Why the wire is kBroken: "recv: ECONNRESET (...)".
+  virtual std::string trouble() const = 0;
+  // No further traffic in either direction; wakes the peer. Safe from any thread.
+  virtual void shut_down() = 0;
+  // In the child of a fork: closes the descriptor, without a word to the peer.
+  virtual void abandon() = 0;
+
+ protected:
+  Turn mismatch(const Tag& tag, std::size_t bytes) {
+    got_ = tag;
+    got_bytes_ = bytes;
+    return Turn::kMismatch;
+  }
+  bool sending_ = false;
+
+ private:
+  const int peer_;
+  const std::string link_;
+  Tag got_;
+  std::size_t got_bytes_ = 0;
+};
+
+}  // namespace standfast

@@ -1,0 +1,102 @@
+#include "core/fabric/shm/segment.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <random>
+
+#include "core/base/error.h"
+
+namespace standfast {
+namespace {
+
+// "/sf-<pid>-<random>": short, since macOS allows 31 characters.
+constexpr char kPrefix[] = "/sf-";
+// Where Linux shows the names; elsewhere there is no way to list them.
+constexpr char kDirectory[] = "/dev/shm";
+
+std::string random_name() {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::random_device device;
+  std::string name = kPrefix + std::to_string(getpid()) + "-";
+  for (int i = 0; i < 12; ++i) name += kDigits[device() % 16];
+  return name;
+}
+
+// The maker's pid in "sf-<pid>-<random>", or 0.
+pid_t maker_of(const std::string& file) {
+  const std::string prefix = kPrefix + 1;
+  if (file.compare(0, prefix.size(), prefix) != 0) return 0;
+  return static_cast<pid_t>(std::strtol(file.c_str() + prefix.size(), nullptr, 10));
+}
+
+bool is_gone(pid_t pid) { return kill(pid, 0) != 0 && errno == ESRCH; }
+
+void give_size(int fd, const std::string& name) {
+#ifdef __linux__
+  // Takes the pages now: a full /dev/shm is an error here, not a SIGBUS in an operation.
+  const int code = posix_fallocate(fd, 0, sizeof(Segment));
+#else
+  const int code = ftruncate(fd, sizeof(Segment)) == 0 ? 0 : errno;
+#endif
+  if (code == 0) return;
+  shm_unlink(name.c_str());
+  throw SystemError("shared memory of " + std::to_string(sizeof(Segment)) + " bytes", code);
+}
+
+}  // namespace
+
+NamedSegment make_segment() {
+  for (;;) {
+    const std::string name = random_name();
+    Fd fd(shm_open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600));
+    if (!fd.valid() && errno == EEXIST) continue;
+    if (!fd.valid()) throw SystemError("shm_open(" + name + ")", errno);
+    give_size(fd.get(), name);
+    return {name, std::move(fd)};
+  }
+}
+
+Fd attach_segment(const std::string& name) {
+  Fd fd(shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0));
+  if (!fd.valid()) throw SystemError("shm_open(" + name + ")", errno);
+  struct stat status{};
+  if (fstat(fd.get(), &status) != 0) throw SystemError("fstat(" + name + ")", errno);
+  if (static_cast<std::size_t>(status.st_size) < sizeof(Segment)) {
+    throw SystemError("segment " + name + " is too small", EINVAL);
+  }
+  return fd;
+}
+
+void unlink_segment(const std::string& name) {
+  if (shm_unlink(name.c_str()) != 0 && errno != ENOENT) {
+    throw SystemError("shm_unlink(" + name + ")", errno);
+  }
+}
+
+std::vector<std::string> sweep_segments() {
+  std::vector<std::string> removed;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(kDirectory, ignored)) {
+    const std::string file = entry.path().filename().string();
+    const pid_t maker = maker_of(file);
+    if (maker <= 0 || !is_gone(maker)) continue;
+    if (shm_unlink(("/" + file).c_str()) == 0) removed.push_back("/" + file);
+  }
+  return removed;
+}
+
+Mapping::Mapping(int fd) {
+  void* memory = mmap(nullptr, sizeof(Segment), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (memory == MAP_FAILED) throw SystemError("mmap of a shared segment", errno);
+  segment_ = static_cast<Segment*>(memory);
+}
+
+Mapping::~Mapping() { munmap(segment_, sizeof(Segment)); }
+
+}  // namespace standfast

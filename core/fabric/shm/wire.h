@@ -1,0 +1,57 @@
+// Shared memory between two ranks of one host. The pair's socket is only a doorbell: one byte wakes
+// a sleeper, and its end tells of the peer's death.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "core/base/fd.h"
+#include "core/fabric/fabric.h"
+#include "core/fabric/shm/segment.h"
+
+namespace standfast {
+
+class ShmWire final : public Wire {
+ public:
+  // `first`: this is the lower rank, which sends on lane 0.
+  ShmWire(int peer, std::string link, Fd bell, std::shared_ptr<Mapping> mapping, bool first);
+
+  Turn send(const Tag& tag, const void* data, std::size_t bytes) override;
+  Turn flush() override { return Turn::kDone; }  // send() has copied
+  void say_goodbye() override;
+
+  Turn receive(const Tag& tag, void* to, std::size_t bytes) override;
+  Turn view(const Tag& tag, std::size_t bytes, const std::byte** data) override;
+  void release() override;
+  Turn peek(Tag* tag, std::size_t* bytes) override;
+
+  int poll_fd() const override { return bell_.get(); }
+  bool wakes_by_reading(Half) const override { return true; }
+  void asleep(Half half) override;
+  void awake(Half half) override;
+  bool answer_bell(Half half) override;
+
+  std::string trouble() const override;
+  void shut_down() override;
+  void abandon() override { bell_.reset(); }
+
+ private:
+  SlotHead* next_frame();
+  Turn idle();
+  Turn expect(const Tag& tag, std::size_t bytes, SlotHead** head);
+  const std::byte* payload(const SlotHead& head) const;
+  void ring(std::atomic<std::uint32_t>& sleeper, char letter);
+
+  Fd bell_;
+  std::shared_ptr<Mapping> mapping_;
+  Lane& out_;
+  Lane& in_;
+  // The bell's end was read. Either half may read it; the other learns from here. Relaxed: it
+  // carries no data.
+  std::atomic<bool> bell_ended_{false};
+  std::uint32_t sent_ = 0;
+  std::uint32_t freed_seen_ = 0;
+  std::uint32_t received_ = 0;
+};
+
+}  // namespace standfast

@@ -1,0 +1,180 @@
+#include "core/fabric/tcp/wire.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+
+#include "core/base/bytes.h"
+#include "core/base/error.h"
+
+namespace standfast {
+namespace {
+
+constexpr std::uint32_t kMagic = 0x31664653;  // "SFf1": a stream out of step is seen at once
+
+}  // namespace
+
+TcpWire::TcpWire(int peer, std::string link, Fd socket)
+    : Wire(peer, std::move(link)),
+      socket_(std::move(socket)),
+      ahead_(std::make_unique<std::byte[]>(kAheadBytes)),
+      staging_(std::make_unique<std::byte[]>(kFrameBytes)) {}
+
+Turn TcpWire::send(const Tag& tag, const void* data, std::size_t bytes) {
+  SF_CHECK(bytes <= kFrameBytes);
+  if (accepted_ - sent_ == kQueue) {
+    const Turn turn = flush();
+    if (turn == Turn::kBroken) return turn;
+    if (accepted_ - sent_ == kQueue) return Turn::kNotYet;
+  }
+  queue_[accepted_++ % kQueue] = {
+      {tag, static_cast<std::uint32_t>(bytes), kMagic}, as_bytes(data), 0};
+  sending_ = true;
+  return flush() == Turn::kBroken ? Turn::kBroken : Turn::kDone;
+}
+
+Turn TcpWire::flush() {
+  while (sent_ != accepted_) {
+    iovec parts[2 * kQueue];
+    int count = 0;
+    for (std::uint32_t at = sent_; at != accepted_; ++at) {
+      Outgoing& frame = queue_[at % kQueue];
+      const std::size_t head_left = sizeof frame.head - std::min(frame.moved, sizeof frame.head);
+      const std::size_t data_moved = frame.moved - (sizeof frame.head - head_left);
+      if (head_left > 0) {
+        parts[count++] = {as_bytes(&frame.head) + (sizeof frame.head - head_left), head_left};
+      }
+      if (frame.head.bytes > data_moved) {
+        parts[count++] = {const_cast<std::byte*>(frame.data) + data_moved,
+                          frame.head.bytes - data_moved};
+      }
+    }
+    const Transfer transfer = send_some(socket_.get(), parts, count);
+    if (transfer.kind == Transfer::Kind::kWouldBlock) return Turn::kNotYet;
+    if (transfer.kind != Transfer::Kind::kMoved) {
+      send_error_ = transfer.code;
+      return Turn::kBroken;
+    }
+    advance(transfer.bytes);
+  }
+  sending_ = false;
+  return Turn::kDone;
+}
+
+void TcpWire::advance(std::size_t moved) {
+  while (moved > 0) {
+    Outgoing& frame = queue_[sent_ % kQueue];
+    const std::size_t step = std::min(moved, sizeof frame.head + frame.head.bytes - frame.moved);
+    frame.moved += step;
+    moved -= step;
+    if (frame.moved == sizeof frame.head + frame.head.bytes) ++sent_;
+  }
+}
+
+void TcpWire::say_goodbye() {
+  if (sending_) return;  // a frame was cut short: the stream can't carry a goodbye any more
+  Tag tag;
+  tag.kind = OpKind::kGoodbye;
+  (void)send(tag, nullptr, 0);
+  ::shutdown(socket_.get(), SHUT_WR);
+}
+
+Turn TcpWire::received_end(const Transfer& transfer) {
+  if (transfer.kind == Transfer::Kind::kWouldBlock) return Turn::kNotYet;
+  ended_ = true;
+  receive_error_ = transfer.code;
+  return Turn::kBroken;
+}
+
+// Reads at least something to `to`, whatever is beyond it to ahead_. ahead_ must be empty.
+Turn TcpWire::fill(std::byte* to, std::size_t bytes) {
+  iovec parts[2] = {{to, bytes}, {ahead_.get(), kAheadBytes}};
+  const Transfer transfer = receive_some(socket_.get(), parts, 2);
+  if (transfer.kind != Transfer::Kind::kMoved) return received_end(transfer);
+  payload_done_ += std::min(transfer.bytes, bytes);
+  ahead_begin_ = 0;
+  ahead_end_ = transfer.bytes - std::min(transfer.bytes, bytes);
+  return Turn::kDone;
+}
+
+Turn TcpWire::read_head() {
+  if (have_head_) return Turn::kDone;
+  if (left_) return Turn::kLeft;
+  if (ended_ || bad_frame_) return Turn::kBroken;
+  while (ahead_end_ - ahead_begin_ < sizeof head_) {
+    std::copy(&ahead_[ahead_begin_], &ahead_[ahead_end_], &ahead_[0]);
+    ahead_end_ -= ahead_begin_;
+    ahead_begin_ = 0;
+    const Transfer transfer =
+        receive_some(socket_.get(), &ahead_[ahead_end_], kAheadBytes - ahead_end_);
+    if (transfer.kind != Transfer::Kind::kMoved) return received_end(transfer);
+    ahead_end_ += transfer.bytes;
+  }
+  copy_bytes(&head_, &ahead_[ahead_begin_], sizeof head_);
+  ahead_begin_ += sizeof head_;
+  bad_frame_ = head_.magic != kMagic || head_.bytes > kFrameBytes;
+  left_ = head_.tag.kind == OpKind::kGoodbye;
+  if (bad_frame_ || left_) return read_head();
+  have_head_ = true;
+  payload_done_ = 0;
+  return Turn::kDone;
+}
+
+Turn TcpWire::expect(const Tag& tag, std::size_t bytes) {
+  const Turn turn = read_head();
+  if (turn != Turn::kDone) return turn;
+  if (head_.tag != tag || head_.bytes != bytes) return mismatch(head_.tag, head_.bytes);
+  return Turn::kDone;
+}
+
+Turn TcpWire::read_payload(std::byte* to) {
+  while (payload_done_ < head_.bytes) {
+    const std::size_t wanted = head_.bytes - payload_done_;
+    if (ahead_begin_ == ahead_end_) {
+      const Turn turn = fill(to + payload_done_, wanted);
+      if (turn != Turn::kDone) return turn;
+      continue;
+    }
+    const std::size_t step = std::min(wanted, ahead_end_ - ahead_begin_);
+    copy_bytes(to + payload_done_, &ahead_[ahead_begin_], step);
+    ahead_begin_ += step;
+    payload_done_ += step;
+  }
+  return Turn::kDone;
+}
+
+Turn TcpWire::receive(const Tag& tag, void* to, std::size_t bytes) {
+  Turn turn = expect(tag, bytes);
+  if (turn == Turn::kDone) turn = read_payload(as_bytes(to));
+  if (turn == Turn::kDone) release();
+  return turn;
+}
+
+Turn TcpWire::view(const Tag& tag, std::size_t bytes, const std::byte** data) {
+  Turn turn = expect(tag, bytes);
+  if (turn == Turn::kDone) turn = read_payload(staging_.get());
+  if (turn == Turn::kDone) *data = staging_.get();
+  return turn;
+}
+
+void TcpWire::release() { have_head_ = false; }
+
+Turn TcpWire::peek(Tag* tag, std::size_t* bytes) {
+  const Turn turn = read_head();
+  if (turn != Turn::kDone) return turn;
+  *tag = head_.tag;
+  *bytes = head_.bytes;
+  return Turn::kDone;
+}
+
+std::string TcpWire::trouble() const {
+  if (bad_frame_) return "a frame that is none of ours";
+  if (send_error_ != 0) return "send: " + errno_text(send_error_);
+  if (receive_error_ != 0) return "recv: " + errno_text(receive_error_);
+  return "its end of the data connection closed without goodbye";
+}
+
+void TcpWire::shut_down() { ::shutdown(socket_.get(), SHUT_RDWR); }
+
+}  // namespace standfast

@@ -1,0 +1,422 @@
+#include "core/group.h"
+
+#include <new>
+#include <utility>
+
+#include "core/base/error.h"
+#include "core/collective/algorithms.h"
+#include "core/fabric/shm/wire.h"
+#include "core/fabric/tcp/wire.h"
+
+namespace standfast {
+namespace {
+
+// How long an operation that saw something wait for the watch's verdict. The machine answers
+// sooner: this is a backstop.
+constexpr Nanos kVerdictMax = 2 * kSecond;
+// How long close() waits for an operation that another thread is in.
+constexpr Nanos kCloseMax = 1 * kSecond;
+// recv of bytes: a size above is taken for damage.
+constexpr std::size_t kBlobMax = std::size_t{1} << 40;
+
+Halves halves_of(RequestKind kind) {
+  switch (kind) {
+    case RequestKind::kSend: return Halves::kSending;
+    case RequestKind::kReceive:
+    case RequestKind::kReceiveBytes: return Halves::kReceiving;
+    default: return Halves::kBoth;
+  }
+}
+
+OpKind op_kind_of(RequestKind kind) {
+  switch (kind) {
+    case RequestKind::kAllReduce: return OpKind::kAllReduce;
+    case RequestKind::kAllGather: return OpKind::kAllGather;
+    case RequestKind::kReduceScatter: return OpKind::kReduceScatter;
+    case RequestKind::kBroadcast: return OpKind::kBroadcast;
+    case RequestKind::kAllToAll: return OpKind::kAllToAll;
+    case RequestKind::kGather: return OpKind::kGather;
+    case RequestKind::kGatherBytes: return OpKind::kGatherBytes;
+    case RequestKind::kScatter: return OpKind::kScatter;
+    case RequestKind::kSend:
+    case RequestKind::kReceive:
+    case RequestKind::kReceiveBytes: return OpKind::kSend;
+    case RequestKind::kBarrier: return OpKind::kBarrier;
+  }
+  return OpKind::kNone;
+}
+
+bool has_root(RequestKind kind) {
+  return kind == RequestKind::kBroadcast || kind == RequestKind::kGather ||
+         kind == RequestKind::kGatherBytes || kind == RequestKind::kScatter;
+}
+
+// Operations whose element count only some ranks know: the tag does not compare it.
+bool hides_count(RequestKind kind) {
+  return kind == RequestKind::kGatherBytes || kind == RequestKind::kScatter;
+}
+
+bool is_receive(RequestKind kind) {
+  return kind == RequestKind::kReceive || kind == RequestKind::kReceiveBytes;
+}
+
+std::string operation_text(const Request& request, const Tag& tag) {
+  std::string text = describe(tag);
+  if (is_receive(request.kind)) text.replace(0, 4, "recv");
+  return text;
+}
+
+std::unique_ptr<Wire> make_wire(WireSpec spec) {
+  if (spec.fabric == FabricKind::kTcp) {
+    return std::make_unique<TcpWire>(spec.rank, spec.link, std::move(spec.fd));
+  }
+  auto mapping = std::make_shared<Mapping>(spec.shm_fd.get());
+  return std::make_unique<ShmWire>(spec.rank, spec.link, std::move(spec.fd), std::move(mapping),
+                                   spec.first);
+}
+
+}  // namespace
+
+struct Group::Side {
+  Side(const Group& group, const Bell& bell, const Bell& neighbour, bool pumps)
+      : waiter(group.abort_, bell, neighbour, pumps,
+               spin_budget(group.config_.ranks_here, usable_cores()), group.wires_),
+        comm(group.config_.shape.rank, group.wires_, waiter) {}
+  Waiter waiter;
+  Comm comm;
+};
+
+Group::Group(GroupConfig config) : config_(std::move(config)) {
+  const auto size = static_cast<std::size_t>(config_.shape.size);
+  wires_.resize(size);
+  sent_.resize(size);
+  received_.resize(size);
+  for (WireSpec& spec : config_.wires) {
+    set_nonblocking(spec.fd.get());
+    wires_[static_cast<std::size_t>(spec.rank)] = make_wire(std::move(spec));
+  }
+  sending_ = std::make_unique<Side>(*this, sending_bell_, receiving_bell_, true);
+  receiving_ = std::make_unique<Side>(*this, receiving_bell_, sending_bell_, true);
+  receiving_only_ = std::make_unique<Side>(*this, receiving_bell_, sending_bell_, false);
+  WatchConfig watch;
+  watch.shape = config_.shape;
+  watch.links = std::move(config_.control);
+  for (const Peer& peer : config_.peers) {
+    if (peer.same_host && peer.rank != config_.shape.rank) {
+      watch.processes.emplace_back(peer.rank, peer.pid);
+    }
+  }
+  watch.bells = {&sending_bell_, &receiving_bell_, &caller_bell_};
+  watch.exit_on_fault = config_.exit_on_fault;
+  watch.exit_grace = config_.exit_grace;
+  watch.serve_sigterm = config_.handle_sigterm;
+  watch_ = std::make_unique<Watch>(std::move(watch), abort_);
+}
+
+Group::~Group() { close(Watch::Goodbye::kOrderly); }
+
+void Group::dispose(std::unique_ptr<Group> group) {
+  // The threads do not exist in a forked child: nothing of it can be ended there, only left alone.
+  if (group && group->forked_) (void)group.release();
+}
+
+void Group::abandon() {
+  forked_ = true;
+  for (const auto& wire : wires_) {
+    if (wire) wire->abandon();
+  }
+  watch_->abandon();
+}
+
+Group::Side& Group::side_for(RequestKind kind) {
+  switch (halves_of(kind)) {
+    case Halves::kSending: return *sending_;
+    case Halves::kReceiving: return *receiving_only_;
+    default: return *receiving_;
+  }
+}
+
+Tag Group::tag_of(const Request& request) {
+  Tag tag;
+  tag.kind = op_kind_of(request.kind);
+  tag.dtype = request.dtype;
+  tag.op = request.op;
+  tag.count = hides_count(request.kind) ? 0 : request.count;
+  tag.root_or_tag = has_root(request.kind) ? request.peer : request.tag;
+  return tag;
+}
+
+// Gives the operation its number: collectives are counted per group, messages per pair and
+// direction.
+Tag Group::numbered(Tag tag, const Request& request) {
+  const auto peer = static_cast<std::size_t>(request.peer);
+  switch (halves_of(request.kind)) {
+    case Halves::kSending: tag.seq = ++sent_[peer]; break;
+    case Halves::kReceiving: tag.seq = ++received_[peer]; break;
+    case Halves::kBoth: tag.seq = ++collectives_; break;
+  }
+  return tag;
+}
+
+std::optional<Failure> Group::refusal() const {
+  Verdict verdict;
+  verdict.kind = VerdictKind::kClosed;
+  verdict.rank = config_.shape.rank;
+  if (forked_.load(std::memory_order_relaxed)) {
+    verdict.cause = "this process is a forked child; the group belongs to its parent";
+    return failure_now(verdict);
+  }
+  if (const Verdict* first = abort_.verdict()) return failure_now(*first);
+  if (closed_.load(std::memory_order_relaxed)) {
+    verdict.cause = "the group was closed";
+    return failure_now(verdict);
+  }
+  return std::nullopt;
+}
+
+Result Group::run(const Request& request, InterruptCheck interrupted) {
+  if (auto failure = refusal()) return {std::move(failure), {}};
+  return run_ticketed(request, turnstile_.take(halves_of(request.kind)), interrupted);
+}
+
+Result Group::run_ticketed(const Request& request, const Turnstile::Ticket& ticket,
+                           InterruptCheck interrupted) {
+  Limits limits;
+  limits.progress = config_.progress;
+  limits.interrupted = interrupted;
+  if (request.timeout != kNever) limits.deadline = deadline_after(now_ns(), request.timeout);
+  Result result;
+  Side& side = side_for(request.kind);
+  Outcome outcome = turnstile_.enter(ticket, abort_, limits);
+  if (outcome != Outcome::kOk) {
+    // Not its turn: the side belongs to somebody else, so it is not looked at.
+    Side nobody(*this, caller_bell_, caller_bell_, false);
+    nobody.comm.begin(tag_of(request));
+    result.failure = failed(outcome, request, nobody);
+    return result;
+  }
+  if (auto failure = refusal()) {
+    result.failure = std::move(failure);
+  } else {
+    side.waiter.begin(limits);
+    side.comm.begin(numbered(tag_of(request), request));
+    const bool takerless = request.kind == RequestKind::kSend && watch_->has_left(request.peer);
+    outcome = takerless ? Outcome::kLeft : execute(request, side, result);
+    if (outcome != Outcome::kOk) result.failure = failed(outcome, request, side);
+  }
+  turnstile_.leave(ticket);
+  return result;
+}
+
+Outcome Group::execute(const Request& request, Side& side, Result& result) {
+  Comm& comm = side.comm;
+  const std::size_t bytes = request.count * dtype_bytes(request.dtype);
+  const auto algorithm = [&] {
+    return choose({op_kind_of(request.kind), bytes, config_.shape.size, config_.topology});
+  };
+  try {
+    switch (request.kind) {
+      case RequestKind::kAllReduce:
+        return all_reduce(comm, algorithm(), Reduction(request.op, request.dtype), request.src,
+                          request.dst, request.count);
+      case RequestKind::kReduceScatter:
+        return reduce_scatter(comm, algorithm(), Reduction(request.op, request.dtype), request.src,
+                              request.dst, request.count);
+      case RequestKind::kAllGather:
+        return all_gather(comm, algorithm(), request.src, request.dst, bytes);
+      case RequestKind::kBroadcast: {
+        const bool copies = comm.rank() == request.peer && request.dst != request.src;
+        if (copies) copy_bytes(request.dst, request.src, bytes);
+        return broadcast(comm, algorithm(), request.peer, request.dst, bytes);
+      }
+      case RequestKind::kAllToAll: return all_to_all(comm, request.src, request.dst, bytes);
+      case RequestKind::kGather: return gather(comm, request.peer, request.src, request.dst, bytes);
+      case RequestKind::kGatherBytes:
+        return gather_bytes(comm, request.peer, request.src, bytes, result.blob);
+      case RequestKind::kScatter:
+        return scatter(comm, request.peer, {request.src, request.dst, bytes, request.meta},
+                       result.blob);
+      case RequestKind::kSend: return send(comm, request.peer, request.src, bytes);
+      case RequestKind::kReceive: return receive(comm, request.peer, request.dst, bytes);
+      case RequestKind::kReceiveBytes:
+        return receive_bytes(comm, request.peer, kBlobMax, result.blob);
+      case RequestKind::kBarrier: return barrier(comm, algorithm());
+    }
+  } catch (const std::bad_alloc&) {
+    return Outcome::kLimit;
+  }
+  return Outcome::kLimit;
+}
+
+Failure Group::failure_now(const Verdict& verdict) const {
+  Failure failure;
+  failure.verdict = verdict;
+  if (failure.verdict.detected_ns == 0) failure.verdict.detected_ns = now_ns();
+  return failure;
+}
+
+// For callers that hold no side.
+const Verdict* Group::await_verdict(Nanos limit) {
+  Waiter waiter(abort_, caller_bell_, caller_bell_, false, {}, wires_);
+  return waiter.verdict_within(limit);
+}
+
+// What this rank saw goes to the watch, which decides for the group.
+void Group::report_fault(Outcome outcome, const Side& side, const Request& request) {
+  const int here = config_.shape.rank;
+  const Wire* wire = side.waiter.fault();
+  const int peer = wire != nullptr ? wire->peer() : request.peer;
+  const std::string op = operation_text(request, side.comm.tag());
+  switch (outcome) {
+    case Outcome::kLeft: return watch_->report(VerdictKind::kLeft, peer, "closed its group", false);
+    case Outcome::kBroken:
+      return watch_->report(VerdictKind::kLinkLost, peer,
+                            "data connection between rank " + std::to_string(here) + " and rank " +
+                                std::to_string(peer) + " (" + wire->link() +
+                                "): " + wire->trouble(),
+                            true);
+    case Outcome::kMismatch: {
+      const bool both_p2p =
+          side.comm.tag().kind == OpKind::kSend && wire->got().kind == OpKind::kSend;
+      const std::string text = "rank " + std::to_string(here) + " is in " + op + ", rank " +
+                               std::to_string(peer) + " in " + describe(wire->got());
+      return watch_->report(both_p2p ? VerdictKind::kMessageMismatch : VerdictKind::kMismatch, peer,
+                            text, false);
+    }
+    case Outcome::kTimeout:
+    case Outcome::kNoProgress: {
+      const Nanos limit = outcome == Outcome::kTimeout ? request.timeout : config_.progress;
+      const int waiting_for = side.waiter.waiting_for();
+      std::string text = "rank " + std::to_string(here) + " waited " +
+                         std::to_string(to_seconds(limit)) + " s in " + op;
+      if (waiting_for >= 0) text += " for rank " + std::to_string(waiting_for);
+      return watch_->report(VerdictKind::kNoProgress, waiting_for >= 0 ? waiting_for : here, text,
+                            false);
+    }
+    case Outcome::kInterrupted:
+      return watch_->report(VerdictKind::kLeft, here, "interrupted", false);
+    case Outcome::kLimit:
+      return watch_->report(VerdictKind::kInternal, here, "no memory for the result of " + op,
+                            false);
+    case Outcome::kOk:
+    case Outcome::kPending:
+    case Outcome::kVerdict: return;
+  }
+}
+
+Failure Group::failed(Outcome outcome, const Request& request, Side& side) {
+  report_fault(outcome, side, request);
+  const Verdict* verdict = abort_.verdict();
+  if (outcome != Outcome::kInterrupted && verdict == nullptr) {
+    verdict = side.waiter.verdict_within(kVerdictMax);
+  }
+  Failure failure;
+  if (verdict != nullptr) {
+    failure = failure_now(*verdict);
+  } else {
+    Verdict none;
+    none.kind = VerdictKind::kInternal;
+    none.rank = config_.shape.rank;
+    none.cause = "the watch did not answer";
+    failure = failure_now(none);
+  }
+  failure.interrupted = outcome == Outcome::kInterrupted;
+  failure.op = operation_text(request, side.comm.tag());
+  failure.seq = side.comm.tag().seq;
+  failure.waiting_for = side.waiter.waiting_for();
+  failure.waited_s = to_seconds(side.waiter.waited());
+  failure.bytes_done = side.comm.bytes_done();
+  failure.bytes_total = request.count * dtype_bytes(request.dtype);
+  return failure;
+}
+
+std::shared_ptr<Group::Pending> Group::submit(Request request) {
+  auto pending = std::make_shared<Pending>();
+  if (auto failure = refusal()) {
+    pending->result_.failure = std::move(failure);
+    pending->completion_.set();
+    return pending;
+  }
+  const Turnstile::Ticket ticket = turnstile_.take(halves_of(request.kind));
+  Worker& worker = request.kind == RequestKind::kSend ? sending_worker_ : receiving_worker_;
+  const bool queued = worker.submit([this, pending, ticket, request = std::move(request)] {
+    pending->result_ = run_ticketed(request, ticket, nullptr);
+    pending->completion_.set();
+    if (rings_completions_.load(std::memory_order_relaxed)) completions_.ring();
+  });
+  return queued ? pending : nullptr;
+}
+
+int Group::completion_fd() {
+  rings_completions_.store(true, std::memory_order_relaxed);
+  return completions_.fd();
+}
+
+bool Group::is_healthy() const {
+  return !forked_ && !closed_.load(std::memory_order_relaxed) && abort_.verdict() == nullptr;
+}
+
+std::optional<Failure> Group::failure() const {
+  const Verdict* verdict = abort_.verdict();
+  if (verdict == nullptr) return std::nullopt;
+  return failure_now(*verdict);
+}
+
+void Group::taken() {
+  if (!forked_) watch_->taken();
+}
+
+void Group::abort(std::string reason) {
+  if (forked_ || closed_) return;
+  watch_->report(VerdictKind::kAborted, config_.shape.rank, std::move(reason), false);
+  (void)await_verdict(kCloseMax);
+}
+
+void Group::fail(std::string type, std::string message, std::string traceback) {
+  if (forked_ || closed_) return;
+  Verdict verdict;
+  verdict.kind = VerdictKind::kFailed;
+  verdict.rank = config_.shape.rank;
+  verdict.cause = type + ": " + message;
+  verdict.remote_type = std::move(type);
+  verdict.remote_message = std::move(message);
+  verdict.remote_traceback = std::move(traceback);
+  watch_->report(std::move(verdict), false);
+}
+
+const char* Group::close(Watch::Goodbye goodbye) {
+  if (!forked_ && !closed_.exchange(true)) {
+    // An operation that another thread is in gets a moment to end, then it is ended.
+    Limits limits;
+    limits.deadline = deadline_after(now_ns(), kCloseMax);
+    const Turnstile::Ticket ticket = turnstile_.take(Halves::kBoth);
+    const bool alone = turnstile_.enter(ticket, abort_, limits) == Outcome::kOk;
+    if (!alone && abort_.verdict() == nullptr) {
+      watch_->report(VerdictKind::kAborted, config_.shape.rank,
+                     "closed while an operation was running", false);
+    } else if (goodbye == Watch::Goodbye::kOrderly && abort_.verdict() == nullptr) {
+      for (const auto& wire : wires_) {
+        if (wire) wire->say_goodbye();
+      }
+    }
+    if (alone) turnstile_.leave(ticket);
+    sending_worker_.stop();
+    receiving_worker_.stop();
+    watch_->end(goodbye, config_.close_linger);
+    for (const auto& wire : wires_) {
+      if (wire) wire->shut_down();
+    }
+  }
+  const Verdict* verdict = abort_.verdict();
+  if (verdict == nullptr) return "orderly";
+  switch (verdict->kind) {
+    case VerdictKind::kDied:
+    case VerdictKind::kLeft:
+    case VerdictKind::kUnreachable:
+    case VerdictKind::kStalled:
+    case VerdictKind::kLinkLost: return "peer_fault";
+    default: return "failed";
+  }
+}
+
+}  // namespace standfast

@@ -1,0 +1,190 @@
+// A group of ranks: owns wires, wait and watch, and runs one operation after another. bind/ is its
+// only caller.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/fork.h"
+#include "core/collective/choose.h"
+#include "core/collective/comm.h"
+#include "core/control/abort.h"
+#include "core/control/loop.h"
+#include "core/fabric/fabric.h"
+#include "core/wait/turnstile.h"
+#include "core/wait/wait.h"
+#include "core/wait/worker.h"
+
+namespace standfast {
+
+struct Peer {
+  int rank;
+  std::string host;
+  int pid;
+  bool same_host;
+};
+
+enum class FabricKind : std::uint8_t { kShm, kTcp };
+
+struct WireSpec {
+  int rank;
+  FabricKind fabric;
+  Fd fd;
+  Fd shm_fd;
+  bool first;
+  std::string link;
+};
+
+struct GroupConfig {
+  Machine::Shape shape;
+  std::vector<Peer> peers;
+  std::vector<std::pair<int, Fd>> control;
+  std::vector<WireSpec> wires;
+  Topology topology = Topology::kAuto;
+  int ranks_here = 1;
+  Nanos progress = kNever;
+  Nanos close_linger = 0;
+  bool exit_on_fault = false;
+  Nanos exit_grace = 0;
+  bool handle_sigterm = false;
+};
+
+// What a caller asks for. Which fields mean what is said at collective/algorithms.h.
+enum class RequestKind : std::uint8_t {
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kBroadcast,
+  kAllToAll,
+  kGather,
+  kGatherBytes,
+  kScatter,
+  kSend,
+  kReceive,
+  kReceiveBytes,
+  kBarrier,
+};
+
+struct Request {
+  RequestKind kind = RequestKind::kBarrier;
+  const std::byte* src = nullptr;
+  std::byte* dst = nullptr;
+  std::size_t count = 0;
+  DType dtype = DType::kUInt8;
+  ReduceOp op = ReduceOp::kSum;
+  int peer = 0;  // root, destination or source
+  std::int32_t tag = 0;
+  Nanos timeout = kNever;
+  std::vector<std::byte> meta;
+};
+
+// Why an operation did not end well: the group's verdict, and what this operation was doing.
+struct Failure {
+  Verdict verdict;
+  bool interrupted = false;  // a signal handler has something to raise
+  std::string op;
+  std::uint32_t seq = 0;
+  int waiting_for = -1;
+  double waited_s = 0;
+  std::uint64_t bytes_done = 0;
+  std::uint64_t bytes_total = 0;
+};
+
+struct Result {
+  std::optional<Failure> failure;
+  std::vector<std::byte> blob;
+};
+
+class Group final : private ForkSensitive {
+ public:
+  // Throws SystemError. Owns the configuration's descriptors from here on, also if it throws.
+  explicit Group(GroupConfig config);
+  ~Group() override;
+  // Ends a group that nobody uses any more; in a forked child it is left alone instead.
+  static void dispose(std::unique_ptr<Group> group);
+
+  // Runs the operation in this thread. `interrupted` is asked while waiting.
+  Result run(const Request& request, InterruptCheck interrupted);
+
+  // An operation in the hands of a worker.
+  class Pending {
+   public:
+    bool is_done() const { return completion_.is_set(); }
+    bool wait(Nanos span, InterruptCheck interrupted, bool* was_interrupted) {
+      return completion_.wait(span, interrupted, was_interrupted);
+    }
+    // Once it is done.
+    const Result& result() const { return result_; }
+
+   private:
+    friend class Group;
+    Completion completion_;
+    Result result_;
+  };
+  // Takes its place behind the operations before it, and returns. Null if too many are waiting.
+  std::shared_ptr<Pending> submit(Request request);
+  // Readable whenever a submitted operation has ended since the last drain.
+  int completion_fd();
+  void drain_completions() { completions_.silence(); }
+
+  bool is_healthy() const;
+  // The first cause, or nothing.
+  std::optional<Failure> failure() const;
+  void taken();
+  void abort(std::string reason);
+  void fail(std::string type, std::string message, std::string traceback);
+  // How it ended: "orderly", "failed" (an error with every peer up) or "peer_fault".
+  const char* close(Watch::Goodbye goodbye);
+
+ private:
+  struct Side;  // what a thread needs to run operations: a waiter and a comm
+
+  void abandon() override;
+  Result run_ticketed(const Request& request, const Turnstile::Ticket& ticket,
+                      InterruptCheck interrupted);
+  Outcome execute(const Request& request, Side& side, Result& result);
+  static Tag tag_of(const Request& request);
+  Tag numbered(Tag tag, const Request& request);
+  Side& side_for(RequestKind kind);
+  std::optional<Failure> refusal() const;
+  Failure failed(Outcome outcome, const Request& request, Side& side);
+  void report_fault(Outcome outcome, const Side& side, const Request& request);
+  const Verdict* await_verdict(Nanos limit);
+  Failure failure_now(const Verdict& verdict) const;
+
+  GroupConfig config_;
+  AbortWord abort_;
+  std::vector<std::unique_ptr<Wire>> wires_;  // by rank; null for this one
+  Bell sending_bell_;
+  Bell receiving_bell_;
+  Bell caller_bell_;  // for threads that wait for a verdict without a side
+  Bell completions_;
+  std::unique_ptr<Side> sending_;    // sends
+  std::unique_ptr<Side> receiving_;  // receives, and everything that needs both halves
+  std::unique_ptr<Side> receiving_only_;
+  std::unique_ptr<Watch> watch_;
+  Turnstile turnstile_;
+  Worker sending_worker_;
+  Worker receiving_worker_;
+
+  // Written by the holder of both halves only; numbers the collectives.
+  std::uint32_t collectives_ = 0;
+  // Messages to and from each rank. Each vector is written by the holder of that half.
+  std::vector<std::uint32_t> sent_;
+  std::vector<std::uint32_t> received_;
+
+  // Set by close(), read at the start of each operation. Relaxed: turnstile and abort word order
+  // the rest.
+  std::atomic<bool> closed_{false};
+  // Set in a forked child.
+  std::atomic<bool> forked_{false};
+  // Rings completions_ only for those who listen. Relaxed: set before the operation that is
+  // listened for.
+  std::atomic<bool> rings_completions_{false};
+};
+
+}  // namespace standfast

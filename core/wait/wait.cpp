@@ -1,0 +1,170 @@
+#include "core/wait/wait.h"
+
+#include <poll.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <thread>
+
+namespace standfast {
+namespace {
+
+constexpr Nanos kSleepMax = 100 * kMillisecond;
+// Signals are looked at this often while we are awake; asleep they interrupt the poll.
+constexpr Nanos kSignalEvery = 50 * kMillisecond;
+
+void pause_core() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");
+#endif
+}
+
+}  // namespace
+
+int usable_cores() {
+#ifdef __linux__
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+#endif
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+SpinBudget spin_budget(int ranks_here, int cores) {
+  constexpr Nanos kYielding = 400 * kMicrosecond;
+  return {.spins = ranks_here <= cores ? 1000 : 20, .yielding_ns = kYielding};
+}
+
+Outcome Waiter::faulted(Turn turn, Wire& wire) {
+  fault_ = &wire;
+  waiting_for_ = wire.peer();
+  switch (turn) {
+    case Turn::kMismatch: return Outcome::kMismatch;
+    case Turn::kLeft: return Outcome::kLeft;
+    default: return Outcome::kBroken;
+  }
+}
+
+Outcome Waiter::settle(Turn turn, Wire& wire) {
+  if (turn == Turn::kDone) return Outcome::kOk;
+  if (turn != Turn::kNotYet) return faulted(turn, wire);
+  return abort_.verdict() != nullptr ? Outcome::kVerdict : Outcome::kPending;
+}
+
+Outcome Waiter::wait(Wire& wire, Half half, Try attempt) {
+  Outcome outcome = spin(wire, attempt);
+  if (outcome != Outcome::kPending) return outcome;
+  waiting_for_ = wire.peer();
+  const Nanos start = now_ns();
+  if (first_wait_ns_ == 0) first_wait_ns_ = start;
+  if (interrupted(start)) return Outcome::kInterrupted;
+  outcome = yield(wire, attempt, start);
+  if (outcome == Outcome::kPending) outcome = sleep(wire, half, attempt, start);
+  if (outcome == Outcome::kOk) waiting_for_ = -1;
+  return outcome;
+}
+
+Outcome Waiter::spin(Wire& wire, Try attempt) {
+  for (int turn = 0; turn < budget_.spins; ++turn) {
+    pause_core();
+    const Outcome outcome = settle(attempt(), wire);
+    if (outcome != Outcome::kPending) return outcome;
+  }
+  return Outcome::kPending;
+}
+
+Outcome Waiter::yield(Wire& wire, Try attempt, Nanos start) {
+  while (now_ns() - start < budget_.yielding_ns) {
+    sched_yield();
+    SF_TRY(pump());
+    const Outcome outcome = settle(attempt(), wire);
+    if (outcome != Outcome::kPending) return outcome;
+  }
+  return Outcome::kPending;
+}
+
+Outcome Waiter::sleep(Wire& wire, Half half, Try attempt, Nanos start) {
+  for (;;) {
+    SF_TRY(pump());
+    wire.asleep(half);
+    const Outcome outcome = settle(attempt(), wire);
+    const Nanos now = now_ns();
+    const bool signalled = outcome == Outcome::kPending && doze(wire, half, now);
+    wire.awake(half);
+    if (outcome != Outcome::kPending) return outcome;
+    if (interrupted(now_ns(), signalled)) return Outcome::kInterrupted;
+    // Time is up only if a last look finds nothing: the sleep may have ended with data.
+    if (const Outcome late = check_clock(start, now_ns()); late != Outcome::kOk) {
+      const Outcome last = settle(attempt(), wire);
+      return last == Outcome::kPending ? late : last;
+    }
+  }
+}
+
+// Sleeps until the wire, a wire with frames to send, the bell or a signal, but at most kSleepMax.
+bool Waiter::doze(Wire& wire, Half half, Nanos now) {
+  constexpr int kPollMax = 256;
+  pollfd fds[kPollMax];
+  int count = 0;
+  fds[count++] = {bell_.fd(), POLLIN, 0};
+  const short events = wire.wakes_by_reading(half) ? POLLIN : POLLOUT;
+  fds[count++] = {wire.poll_fd(), events, 0};
+  if (pumps_) {
+    for (const auto& other : wires_) {
+      if (other && other->sending() && count < kPollMax) {
+        fds[count++] = {other->poll_fd(), POLLOUT, 0};
+      }
+    }
+  }
+  const Nanos until = std::min(limits_.deadline, deadline_after(now, kSleepMax));
+  const Nanos span = std::max<Nanos>(0, until - now);
+  const int span_ms = static_cast<int>((span + kMillisecond - 1) / kMillisecond);
+  const int ready = poll(fds, static_cast<nfds_t>(count), span_ms);
+  if (ready <= 0) return ready < 0;
+  if (fds[0].revents != 0) bell_.silence();
+  if (fds[1].revents != 0 && wire.answer_bell(half)) neighbour_.ring();
+  return false;
+}
+
+Outcome Waiter::pump() {
+  if (!pumps_) return Outcome::kOk;
+  for (const auto& wire : wires_) {
+    if (wire && wire->sending() && wire->flush() == Turn::kBroken) {
+      return faulted(Turn::kBroken, *wire);
+    }
+  }
+  return Outcome::kOk;
+}
+
+Outcome Waiter::check_clock(Nanos start, Nanos now) const {
+  if (now >= limits_.deadline) return Outcome::kTimeout;
+  return now - start >= limits_.progress ? Outcome::kNoProgress : Outcome::kOk;
+}
+
+bool Waiter::interrupted(Nanos now, bool at_once) {
+  if (limits_.interrupted == nullptr) return false;
+  if (!at_once && now - signals_checked_ns_ < kSignalEvery) return false;
+  signals_checked_ns_ = now;
+  return limits_.interrupted();
+}
+
+Outcome Waiter::flush_all() {
+  for (const auto& wire : wires_) {
+    if (!wire || !wire->sending()) continue;
+    SF_TRY(until(*wire, Half::kSending, [&] { return wire->flush(); }));
+  }
+  return Outcome::kOk;
+}
+
+const Verdict* Waiter::verdict_within(Nanos limit) {
+  const Nanos end = deadline_after(now_ns(), limit);
+  for (Nanos now = now_ns(); abort_.verdict() == nullptr && now < end; now = now_ns()) {
+    pollfd fd = {bell_.fd(), POLLIN, 0};
+    const Nanos span = std::min(kSleepMax, end - now);
+    if (poll(&fd, 1, static_cast<int>(span / kMillisecond) + 1) > 0) bell_.silence();
+  }
+  return abort_.verdict();
+}
+
+}  // namespace standfast

@@ -1,0 +1,132 @@
+// The only code that may block. A wait looks at data, abort word, clock and signals on each turn;
+// it spins briefly, yields, then sleeps on descriptors that the peer or the watch can ring, and
+// wakes at least every 100 ms.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "core/base/bell.h"
+#include "core/base/clock.h"
+#include "core/control/abort.h"
+#include "core/fabric/fabric.h"
+
+namespace standfast {
+
+enum class [[nodiscard]] Outcome : std::uint8_t {
+  kOk,
+  kPending,      // between the stages of a wait: nothing yet, go on. Never returned by until()
+  kVerdict,      // the abort word is set
+  kMismatch,     // fault() carries a frame of another operation
+  kLeft,         // fault() said goodbye
+  kBroken,       // fault() ended without goodbye
+  kTimeout,      // the operation's own time limit
+  kNoProgress,   // the group's limit for one wait
+  kInterrupted,  // a signal handler asks us to end
+  kLimit,        // a result that doesn't fit what was announced
+};
+
+// Returns from the caller with whatever is not kOk.
+#define SF_TRY(expression)                                                  \
+  do {                                                                      \
+    const ::standfast::Outcome outcome_of_try = (expression);               \
+    if (outcome_of_try != ::standfast::Outcome::kOk) return outcome_of_try; \
+  } while (false)
+
+// How long a wait stays awake. Fewer cores than ranks: yield early, for the peer needs the core.
+struct SpinBudget {
+  int spins = 0;
+  Nanos yielding_ns = 0;
+};
+SpinBudget spin_budget(int ranks_here, int cores);
+// Cores this process may run on.
+int usable_cores();
+
+// True when a signal handler has something to raise. Runs in the waiting thread.
+using InterruptCheck = bool (*)();
+
+// What bounds one operation.
+struct Limits {
+  Nanos deadline = kNever;  // absolute
+  Nanos progress = kNever;  // for one wait
+  InterruptCheck interrupted = nullptr;
+};
+
+class Waiter {
+ public:
+  // `neighbour` is the bell of the thread that may use the wires' other half meanwhile. `pumps`:
+  // this thread holds the sending half of all wires and moves them on while it waits.
+  Waiter(const AbortWord& abort, const Bell& bell, const Bell& neighbour, bool pumps,
+         SpinBudget budget, const std::vector<std::unique_ptr<Wire>>& wires)
+      : abort_(abort),
+        bell_(bell),
+        neighbour_(neighbour),
+        pumps_(pumps),
+        budget_(budget),
+        wires_(wires) {}
+
+  void begin(const Limits& limits) {
+    limits_ = limits;
+    fault_ = nullptr;
+    waiting_for_ = -1;
+    first_wait_ns_ = 0;
+  }
+
+  // Repeats attempt() -> Turn on this wire's half until it is done or something ends the wait.
+  template <class Attempt>
+  Outcome until(Wire& wire, Half half, Attempt&& attempt) {
+    const Turn turn = attempt();
+    if (turn == Turn::kDone) [[likely]]
+      return Outcome::kOk;
+    if (turn != Turn::kNotYet) return faulted(turn, wire);
+    return wait(wire, half, Try{&attempt, [](void* self) {
+                                  return (*static_cast<std::remove_reference_t<Attempt>*>(self))();
+                                }});
+  }
+
+  // Until no wire needs the caller's memory any more.
+  Outcome flush_all();
+  // Until there is a verdict, but no longer than the limit.
+  const Verdict* verdict_within(Nanos limit);
+
+  // The wire that ended the last wait, or null.
+  const Wire* fault() const { return fault_; }
+  // The rank that the last unfinished wait was for, or -1.
+  int waiting_for() const { return waiting_for_; }
+  // Since the operation first had to wait.
+  Nanos waited() const { return first_wait_ns_ == 0 ? 0 : now_ns() - first_wait_ns_; }
+
+ private:
+  struct Try {
+    void* attempt;
+    Turn (*call)(void*);
+    Turn operator()() const { return call(attempt); }
+  };
+
+  Outcome faulted(Turn turn, Wire& wire);
+  Outcome wait(Wire& wire, Half half, Try attempt);
+  Outcome spin(Wire& wire, Try attempt);
+  Outcome yield(Wire& wire, Try attempt, Nanos start);
+  Outcome sleep(Wire& wire, Half half, Try attempt, Nanos start);
+  Outcome settle(Turn turn, Wire& wire);
+  Outcome pump();
+  Outcome check_clock(Nanos start, Nanos now) const;
+  bool interrupted(Nanos now, bool at_once = false);
+  // True if a signal cut it short.
+  bool doze(Wire& wire, Half half, Nanos now);
+
+  const AbortWord& abort_;
+  const Bell& bell_;
+  const Bell& neighbour_;
+  const bool pumps_;
+  const SpinBudget budget_;
+  const std::vector<std::unique_ptr<Wire>>& wires_;
+  Limits limits_;
+  Wire* fault_ = nullptr;
+  int waiting_for_ = -1;
+  Nanos first_wait_ns_ = 0;
+  Nanos signals_checked_ns_ = 0;
+};
+
+}  // namespace standfast
