@@ -1,0 +1,288 @@
+// The module standfast._core. Converts; decides nothing. Its Python face is described in
+// src/standfast/_core.pyi.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bind/buffer.h"
+#include "bind/names.h"
+#include "core/base/error.h"
+#include "core/fabric/shm/segment.h"
+#include "core/group.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace standfast::bind {
+namespace {
+
+// Runs Python's signal handlers in a waiting thread. True if one raised: the exception stays set in
+// this thread.
+bool signal_raised() {
+  const nb::gil_scoped_acquire gil;
+  return PyErr_CheckSignals() != 0;
+}
+
+void raise_pending() {
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();
+}
+
+// Owns its group; a forked child leaves it alone.
+class GroupHandle {
+ public:
+  explicit GroupHandle(GroupConfig config) {
+    const nb::gil_scoped_release release;
+    group_ = std::make_unique<Group>(std::move(config));
+  }
+  ~GroupHandle() {
+    const nb::gil_scoped_release release;
+    Group::dispose(std::move(group_));
+  }
+  GroupHandle(const GroupHandle&) = delete;
+  GroupHandle& operator=(const GroupHandle&) = delete;
+  Group& get() const { return *group_; }
+
+ private:
+  std::unique_ptr<Group> group_;
+};
+
+// A WireSpec that Python can hold before a group takes it.
+struct WireBox {
+  WireSpec spec;
+};
+
+nb::object blob_view(std::vector<std::byte> blob) {
+  auto* owned = new std::vector<std::byte>(std::move(blob));
+  const nb::capsule owner(owned,
+                          [](void* p) noexcept { delete static_cast<std::vector<std::byte>*>(p); });
+  const std::size_t shape[1] = {owned->size()};
+  return nb::cast(
+      nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>>(owned->data(), 1, shape, owner));
+}
+
+nb::object failure_or_none(std::optional<Failure> failure) {
+  return failure ? nb::cast(std::move(*failure)) : nb::none();
+}
+
+Result run(const GroupHandle& self, const Request& request) {
+  Result result;
+  {
+    const nb::gil_scoped_release release;
+    result = self.get().run(request, signal_raised);
+  }
+  raise_pending();
+  return result;
+}
+
+std::size_t element_count(std::int64_t count) {
+  if (count < 0) throw nb::value_error("count is negative");
+  return static_cast<std::size_t>(count);
+}
+
+void define_segments(nb::module_& m) {
+  m.attr("FRAME_BYTES") = kFrameBytes;
+  m.attr("SHM_BYTES") = sizeof(Segment);
+  m.def("shm_create", [] {
+    NamedSegment made = make_segment();
+    return std::pair(made.name, made.fd.release());
+  });
+  m.def("shm_attach", [](const std::string& name) { return attach_segment(name).release(); });
+  m.def("shm_unlink", &unlink_segment);
+  m.def("shm_sweep", &sweep_segments);
+  m.def("buffer_view", &buffer_view, "x"_a.none(), "writable"_a);
+}
+
+void define_descriptions(nb::module_& m) {
+  nb::class_<Peer>(m, "Peer").def(
+      "__init__", [](Peer* self, int rank, std::string host, int pid, bool same_host) {
+        new (self) Peer{rank, std::move(host), pid, same_host};
+      });
+  nb::class_<WireBox>(m, "WireSpec")
+      .def(
+          "__init__",
+          [](WireBox* self, int rank, const std::string& fabric_name, int fd, int shm_fd,
+             bool first, std::string link) {
+            new (self)
+                WireBox{{rank, fabric(fabric_name), Fd(fd), Fd(shm_fd), first, std::move(link)}};
+          },
+          nb::kw_only(), "rank"_a, "fabric"_a, "fd"_a, "shm_fd"_a, "first"_a, "link"_a);
+  nb::class_<Request>(m, "Request")
+      .def(
+          "__init__",
+          [](Request* self, const std::string& kind, std::uintptr_t src, std::uintptr_t dst,
+             std::int64_t count, int dtype, const std::string& op, int peer, std::int32_t tag,
+             double timeout_s, const nb::bytes& meta) {
+            auto request = std::make_unique<Request>();
+            request->kind = request_kind(kind);
+            request->src = reinterpret_cast<const std::byte*>(src);
+            request->dst = reinterpret_cast<std::byte*>(dst);
+            request->count = element_count(count);
+            if (dtype < 0 || dtype >= kDTypeCount) throw nb::value_error("no such dtype");
+            request->dtype = static_cast<DType>(dtype);
+            request->op = reduce_op(op);
+            request->peer = peer;
+            request->tag = tag;
+            if (timeout_s > 0) request->timeout = from_seconds(timeout_s);
+            const std::byte* bytes = as_bytes(meta.data());
+            request->meta.assign(bytes, bytes + meta.size());
+            new (self) Request(std::move(*request));
+          },
+          nb::kw_only(), "kind"_a, "src"_a = 0, "dst"_a = 0, "count"_a = 0, "dtype"_a = 0,
+          "op"_a = "sum", "peer"_a = 0, "tag"_a = 0, "timeout_s"_a = 0.0,
+          "meta"_a = nb::bytes("", 0));
+}
+
+void define_failure(nb::module_& m) {
+  nb::class_<Failure>(m, "Failure")
+      .def_prop_ro("kind",
+                   [](const Failure& f) {
+                     return f.interrupted ? "interrupted" : verdict_name(f.verdict.kind);
+                   })
+      .def_prop_ro("rank", [](const Failure& f) { return f.verdict.rank; })
+      .def_prop_ro("reporter", [](const Failure& f) { return f.verdict.reporter; })
+      .def_prop_ro("cause", [](const Failure& f) { return f.verdict.cause; })
+      .def_prop_ro("evidence", [](const Failure& f) { return f.verdict.evidence; })
+      .def_prop_ro("remote_type", [](const Failure& f) { return f.verdict.remote_type; })
+      .def_prop_ro("remote_message", [](const Failure& f) { return f.verdict.remote_message; })
+      .def_prop_ro("remote_traceback", [](const Failure& f) { return f.verdict.remote_traceback; })
+      .def_prop_ro("detected_ns", [](const Failure& f) { return f.verdict.detected_ns; })
+      .def_ro("op", &Failure::op)
+      .def_ro("seq", &Failure::seq)
+      .def_ro("waiting_for", &Failure::waiting_for)
+      .def_ro("waited_s", &Failure::waited_s)
+      .def_ro("bytes_done", &Failure::bytes_done)
+      .def_ro("bytes_total", &Failure::bytes_total);
+}
+
+void define_pending(nb::module_& m) {
+  nb::class_<Group::Pending>(m, "Pending")
+      .def("done", &Group::Pending::is_done)
+      .def(
+          "wait",
+          [](Group::Pending& self, double timeout_s) {
+            bool interrupted = false;
+            bool done = false;
+            {
+              const nb::gil_scoped_release release;
+              done = self.wait(from_seconds(timeout_s), signal_raised, &interrupted);
+            }
+            raise_pending();
+            return done;
+          },
+          "timeout_s"_a)
+      .def("failure",
+           [](const Group::Pending& self) { return failure_or_none(self.result().failure); })
+      .def("blob", [](const Group::Pending& self) { return blob_view(self.result().blob); });
+}
+
+GroupConfig group_config(int rank, int size, int generation, const std::vector<Peer>& peers,
+                         const std::vector<std::pair<int, int>>& control,
+                         const std::vector<WireBox*>& wires) {
+  GroupConfig config;
+  for (const auto& [peer, fd] : control) config.control.emplace_back(peer, Fd(fd));
+  for (WireBox* wire : wires) config.wires.push_back(std::move(wire->spec));
+  if (size < 1 || size > kRanksMax || rank < 0 || rank >= size) {
+    throw nb::value_error("rank or size is out of range");
+  }
+  config.shape = {rank, size, static_cast<std::uint32_t>(generation)};
+  config.peers = peers;
+  return config;
+}
+
+void define_group(nb::module_& m) {
+  nb::class_<GroupHandle>(m, "Group")
+      .def(
+          "__init__",
+          [](GroupHandle* self, int rank, int size, int generation, const std::vector<Peer>& peers,
+             const std::vector<std::pair<int, int>>& control, const std::vector<WireBox*>& wires,
+             const std::string& topology_name, int ranks_here, double progress_s,
+             double close_linger_s, bool exit_on_fault, double exit_grace_s, bool handle_sigterm) {
+            GroupConfig config = group_config(rank, size, generation, peers, control, wires);
+            config.topology = topology(topology_name);
+            config.ranks_here = ranks_here;
+            config.progress = progress_s > 0 ? from_seconds(progress_s) : kNever;
+            config.close_linger = from_seconds(close_linger_s);
+            config.exit_on_fault = exit_on_fault;
+            config.exit_grace = from_seconds(exit_grace_s);
+            config.handle_sigterm = handle_sigterm;
+            new (self) GroupHandle(std::move(config));
+          },
+          nb::kw_only(), "rank"_a, "size"_a, "generation"_a, "peers"_a, "control"_a, "wires"_a,
+          "topology"_a, "ranks_here"_a, "progress_s"_a, "close_linger_s"_a, "exit_on_fault"_a,
+          "exit_grace_s"_a, "handle_sigterm"_a)
+      .def("run",
+           [](const GroupHandle& self, const Request& request) {
+             return failure_or_none(run(self, request).failure);
+           })
+      .def("run_blob",
+           [](const GroupHandle& self, const Request& request) {
+             Result result = run(self, request);
+             return result.failure ? nb::cast(std::move(*result.failure))
+                                   : blob_view(std::move(result.blob));
+           })
+      .def("submit",
+           [](const GroupHandle& self, const Request& request) {
+             auto pending = self.get().submit(request);
+             if (!pending)
+               throw std::runtime_error("too many operations are waiting in this group");
+             return pending;
+           })
+      .def("completion_fd", [](const GroupHandle& self) { return self.get().completion_fd(); })
+      .def("drain_completions", [](const GroupHandle& self) { self.get().drain_completions(); })
+      .def("healthy", [](const GroupHandle& self) { return self.get().is_healthy(); })
+      .def("failure", [](const GroupHandle& self) { return failure_or_none(self.get().failure()); })
+      .def("taken", [](const GroupHandle& self) { self.get().taken(); })
+      .def("abort",
+           [](const GroupHandle& self, std::string reason) {
+             const nb::gil_scoped_release release;
+             self.get().abort(std::move(reason));
+           })
+      .def(
+          "fail",
+          [](const GroupHandle& self, std::string type, std::string message,
+             std::string traceback) {
+            self.get().fail(std::move(type), std::move(message), std::move(traceback));
+          },
+          "type"_a, "message"_a, "traceback"_a)
+      .def("close", [](const GroupHandle& self, const std::string& how) {
+        const Watch::Goodbye way = goodbye(how);
+        const nb::gil_scoped_release release;
+        return self.get().close(way);
+      });
+}
+
+void translate(const std::exception_ptr& error, void*) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const SystemError& e) {
+    const nb::object text = nb::str(e.what());
+    const nb::object values = nb::make_tuple(e.code(), text);
+    PyErr_SetObject(PyExc_OSError, values.ptr());
+  }
+}
+
+}  // namespace
+
+NB_MODULE(_core, m) {
+  // A traceback that is still held when the interpreter ends keeps its group: usual here, and no
+  // leak of ours.
+  nb::set_leak_warnings(false);
+  nb::register_exception_translator(translate);
+  define_segments(m);
+  define_descriptions(m);
+  define_failure(m);
+  define_pending(m);
+  define_group(m);
+}
+
+}  // namespace standfast::bind
