@@ -1,0 +1,206 @@
+"""Who starts ranks, and in which variables it tells them who they are: a row per launcher.
+
+identity.py reads the rows; nothing else knows these variables. To support another launcher, add a
+row to LAUNCHERS. docs/design/rendezvous.md has the rules and their reasons.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from standfast.endpoint import Endpoint, parse_endpoint, parse_port
+from standfast.errors import ConfigError
+
+Environ = Mapping[str, str]
+
+FIRST_GENERATION = 1
+# exo writes this address for ranks that are not neighbours (TEST-NET-2, RFC 5737): nobody is there.
+MLX_PLACEHOLDER = "198.51.100.1"
+# What schedules whole nodes; a launcher that runs inside of them knows better who a rank is.
+CLUSTERS = frozenset({"slurm", "lws", "job", "pet"})
+
+
+class Reading(NamedTuple):
+    """A number, and the variable and text that it was read from."""
+
+    variable: str
+    text: str
+    value: int
+
+
+def number(name: str, text: str) -> int:
+    """Read a whole number that is not negative.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if text.isascii() and text.isdigit() and len(text) < 10:
+        return int(text)
+    raise ConfigError(f"{name}={text!r} is not a whole number, 0 or more")
+
+
+class Meeting(NamedTuple):
+    """Where a launcher lets ranks meet: a host, and a port that is the launcher's own."""
+
+    host: str
+    taken_port: int | None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How to read one number: from the first of these variables that is set."""
+
+    variables: tuple[str, ...] = ()
+    convert: Callable[[str, str], int] = number
+
+    def read(self, environ: Environ) -> Reading | None:
+        """Return the number, None if no variable is set; ConfigError if it is none."""
+        for name in self.variables:
+            if name in environ:
+                return Reading(name, environ[name], self.convert(name, environ[name]))
+        return None
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """One way of being started; a row of environments.md.
+
+    name: the word of STANDFAST_LAUNCHER. inside: launchers that lose silently against this one.
+    meeting: where ranks meet, or None if the environment does not say.
+    """
+
+    name: str
+    rank: Rule
+    size: Rule
+    local_rank: Rule = Rule()
+    generation: Rule = Rule()
+    job_id: tuple[str, ...] = ()
+    meeting: Callable[[Environ], Meeting | None] = lambda environ: None
+    inside: frozenset[str] = frozenset()
+
+
+def restarts(name: str, text: str) -> int:
+    """Read how often a launcher has restarted the group, as a generation."""
+    return number(name, text) + FIRST_GENERATION
+
+
+def _json_list(name: str, path: str) -> list[object]:
+    """Read a file that holds a JSON list; mlx.launch writes an empty file for a single host."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            content = file.read()
+        value = json.loads(content) if content.strip() else []
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{name}={path!r} cannot be read: {error}") from error
+    if not isinstance(value, list):
+        raise ConfigError(f"{name}={path!r} does not hold a JSON list")
+    return value
+
+
+def matrix_size(name: str, path: str) -> int:
+    """Return the number of ranks in a file with JACCL's device matrix."""
+    rows = _json_list(name, path)
+    for index, row in enumerate(rows):
+        if not isinstance(row, list) or len(row) != len(rows):
+            raise ConfigError(f"{name}={path!r}: row {index} does not have {len(rows)} entries")
+    return max(1, len(rows))
+
+
+def hostfile_size(name: str, path: str) -> int:
+    """Return the number of ranks in a file with the addresses of MLX's ring."""
+    return max(1, len(_json_list(name, path)))
+
+
+def _port_or_zero(text: str, *, name: str) -> Endpoint:
+    """Read an address of a host file, where port 0 means that the rank is not to be called."""
+    host, _, port = text.rpartition(":")
+    return Endpoint(host, 0) if port == "0" else parse_endpoint(text, name=name)
+
+
+def _meet_at_master(environ: Environ) -> Meeting | None:
+    """Torchrun: MASTER_ADDR; MASTER_PORT is the agent's and is never bound."""
+    if "MASTER_ADDR" not in environ:
+        return None
+    port = environ.get("MASTER_PORT")
+    taken = None if port is None else parse_port(port, name="MASTER_PORT")
+    return Meeting(environ["MASTER_ADDR"], taken)
+
+
+def _meet_in_ring(environ: Environ) -> Meeting | None:
+    """MLX's ring: rank 0's first address, whose port MLX itself listens on."""
+    rows = _json_list("MLX_HOSTFILE", environ["MLX_HOSTFILE"])
+    first = rows[0] if rows else None
+    if isinstance(first, list):
+        first = first[0] if first else None
+    if not isinstance(first, str):
+        return None
+    found = _port_or_zero(first, name=f"first entry of MLX_HOSTFILE={environ['MLX_HOSTFILE']!r}")
+    return None if found.host == MLX_PLACEHOLDER else Meeting(found.host, found.port or None)
+
+
+def _meet_at_jaccl(environ: Environ) -> Meeting | None:
+    """JACCL: its coordinator's host; on the port JACCL itself listens."""
+    for name in ("JACCL_COORDINATOR", "MLX_JACCL_COORDINATOR"):
+        if name in environ:
+            return Meeting(*_host_and_port(environ[name], name))
+    return None
+
+
+def _meet_at_nccl(environ: Environ) -> Meeting | None:
+    """MLX with NCCL: the host and port of NCCL's own coordinator."""
+    if "NCCL_HOST_IP" not in environ:
+        return None
+    port = environ.get("NCCL_PORT")
+    taken = None if port is None else parse_port(port, name="NCCL_PORT")
+    return Meeting(environ["NCCL_HOST_IP"], taken)
+
+
+def _host_and_port(text: str, name: str) -> tuple[str, int]:
+    endpoint = parse_endpoint(text, name=name)
+    return endpoint.host, endpoint.port
+
+
+OURS = Launcher(
+    "standfast",
+    rank=Rule(("STANDFAST_RANK",)),
+    size=Rule(("STANDFAST_WORLD_SIZE",)),
+    inside=CLUSTERS,
+)
+
+# In the order in which they are asked; the first complete one wins.
+LAUNCHERS: tuple[Launcher, ...] = (
+    Launcher(
+        "mlx",
+        rank=Rule(("JACCL_RANK", "MLX_RANK")),
+        size=Rule(("JACCL_IBV_DEVICES", "MLX_IBV_DEVICES"), matrix_size),
+        meeting=_meet_at_jaccl,
+        inside=CLUSTERS,
+    ),
+    Launcher(
+        "mlx",
+        rank=Rule(("MLX_RANK",)),
+        size=Rule(("MLX_HOSTFILE",), hostfile_size),
+        meeting=_meet_in_ring,
+        inside=CLUSTERS,
+    ),
+    Launcher(
+        "mlx",
+        rank=Rule(("MLX_RANK",)),
+        size=Rule(("MLX_WORLD_SIZE",)),
+        meeting=_meet_at_nccl,
+        inside=CLUSTERS,
+    ),
+    Launcher(
+        "torch",
+        rank=Rule(("RANK",)),
+        size=Rule(("WORLD_SIZE",)),
+        local_rank=Rule(("LOCAL_RANK",)),
+        generation=Rule(("TORCHELASTIC_RESTART_COUNT",), restarts),
+        job_id=("TORCHELASTIC_RUN_ID",),
+        meeting=_meet_at_master,
+        inside=CLUSTERS,
+    ),
+)

@@ -1,0 +1,64 @@
+"""What rendezvous hands to the native core when a group is formed, and what it needs from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class PeerInfo:
+    """A rank of the group. address: its data port as this rank reaches it, "" if it is alone."""
+
+    rank: int
+    host: str
+    pid: int
+    same_host: bool
+    address: str
+
+
+@dataclass(frozen=True)
+class WireEnd:
+    """This rank's end of the wire to one peer; whoever holds it owns the descriptors.
+
+    fd: the pair's connected stream socket (the doorbell, for shm). shm_fd: the segment, or -1.
+    first: True on the lower rank. link: text for messages, e.g. "shm" or "tcp 10.0.0.3:41234".
+    """
+
+    rank: int
+    fabric: str
+    fd: int
+    shm_fd: int
+    first: bool
+    link: str
+
+
+@dataclass(frozen=True)
+class Formation:
+    """A formed group, as one rank sees it.
+
+    peers: all ranks, by rank. control: (rank, fd) of the control links: from rank 0 one to each
+    other rank, from the others one to rank 0. wires: one per peer, by rank. ranks_here: how many
+    ranks are on this host. The descriptors are non-blocking, close-on-exec, the caller's to close.
+    """
+
+    peers: tuple[PeerInfo, ...]
+    control: list[tuple[int, int]]
+    wires: list[WireEnd]
+    ranks_here: int
+
+
+class Segments(Protocol):
+    """The native core's shared memory by name; see _core.pyi."""
+
+    def shm_create(self) -> tuple[str, int]:
+        """Make a segment; return its name and descriptor."""
+
+    def shm_attach(self, name: str, /) -> int:
+        """Open a segment by name; return its descriptor."""
+
+    def shm_unlink(self, name: str, /) -> None:
+        """Remove a name."""
+
+    def shm_sweep(self) -> list[str]:
+        """Remove what dead processes have left; return the names."""

@@ -1,0 +1,301 @@
+"""Each pair of ranks makes its wire: the higher calls the lower's data port, then shm or tcp.
+
+Runs on every rank at once when the table has come, and is done when there is a wire to each peer.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from standfast.endpoint import Endpoint
+from standfast.errors import RendezvousError
+from standfast.rendezvous import failures
+from standfast.rendezvous.call import Call, Caller
+from standfast.rendezvous.channel import Channel
+from standfast.rendezvous.door import Door, peer_text
+from standfast.rendezvous.formation import Segments, WireEnd
+from standfast.rendezvous.loop import Loop
+from standfast.rendezvous.protocol import (
+    DATA,
+    Attached,
+    Begin,
+    Malformed,
+    Offer,
+    Reader,
+    Refused,
+    Trouble,
+    clipped,
+    frame,
+)
+from standfast.rendezvous.table import Plan
+
+log = logging.getLogger("standfast")
+
+OFFER: Reader[Offer | Refused] = Reader(Offer | Refused)
+ATTACHED: Reader[Attached] = Reader(Attached)
+
+SHM, TCP = "shm", "tcp"
+# The first report of what is missing comes after this share of the time; the next in twice that.
+REPORT_SHARE = 0.1
+
+
+@dataclass
+class Pair:
+    """The wire to one peer, as far as it has come."""
+
+    rank: int
+    channel: Channel
+    address: str
+    fabric: str = TCP
+    segment: str = ""
+    shm_fd: int = -1
+    done: bool = False
+
+
+class Wiring:
+    """Makes this rank's wires.
+
+    Calls `finished()` when all are there (once more if one had to be made anew), and now and then
+    `report(trouble)` as long as some are missing.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        listener: socket.socket,
+        plan: Plan,
+        segments: Segments,
+        *,
+        finished: Callable[[], None],
+        report: Callable[[Trouble], None],
+    ) -> None:
+        self._loop = loop
+        self._plan = plan
+        self._segments = segments
+        self._finished = finished
+        self._report = report
+        self._pairs: dict[int, Pair] = {}
+        self._calls: dict[int, Call[Offer]] = {}
+        self._door = Door(
+            loop,
+            [listener],
+            purpose=DATA,
+            rank=plan.rank,
+            size=plan.size,
+            secret=plan.secret,
+            local_only=False,
+            came=self._came,
+        )
+
+    def start(self) -> None:
+        """Call the lower ranks, and open the door to the higher."""
+        self._door.open()
+        for rank, endpoints in self._plan.routes.items():
+            call = Call(self._loop, endpoints, self._caller(rank))
+            self._calls[rank] = call
+            call.start()
+        self._report_later(self._loop.timeout_s * REPORT_SHARE)
+        if self.complete():
+            self._finished()
+
+    def complete(self) -> bool:
+        """Tell whether there is a wire to each peer."""
+        return sum(pair.done for pair in self._pairs.values()) == self._plan.size - 1
+
+    def trouble(self) -> Trouble:
+        """Say which wires are missing, and how far the calls for them have come."""
+        done = {rank for rank, pair in self._pairs.items() if pair.done}
+        missing = [rank for rank in self._plan.fabrics if rank not in done]
+        details = [
+            f"; {attempts.count} attempts: {attempts.text()}"
+            for rank, call in self._calls.items()
+            if rank in missing and (attempts := call.dial.attempts).last
+        ]
+        text = f"no wire to {failures.ranks_text(missing)}{''.join(details)}"
+        return Trouble(missing, clipped(text))
+
+    def close_door(self) -> None:
+        """Let no peer call again: all have said that they are ready."""
+        self._door.close()
+
+    def release(self) -> list[WireEnd]:
+        """Hand the wires over, by rank; they are not this object's any more."""
+        self._door.close()
+        pairs = [self._pairs.pop(rank) for rank in sorted(self._pairs)]
+        return [
+            WireEnd(
+                rank=pair.rank,
+                fabric=pair.fabric,
+                fd=pair.channel.detach(),
+                shm_fd=pair.shm_fd,
+                first=self._plan.rank < pair.rank,
+                link=SHM if pair.fabric == SHM else f"tcp {pair.address}",
+            )
+            for pair in pairs
+        ]
+
+    def abandon(self) -> None:
+        """Let go of all memory, also of what a peer offered last, e.g. before it died."""
+        for call in self._calls.values():
+            offered = call.channel.read_one() if call.channel else None
+            try:
+                offer = OFFER.read(offered) if offered else None
+            except Malformed:
+                continue
+            if isinstance(offer, Offer):
+                self._unlink(offer.segment)
+        for pair in self._pairs.values():
+            self._let_go(pair)
+
+    # The lower rank's side.
+
+    def _came(self, channel: Channel, begin: Begin, proof: bytes) -> None:
+        plan, rank = self._plan, begin.rank
+        if not plan.rank < rank < plan.size:
+            text = f"rank {rank} has no wire to make with rank {plan.rank}"
+            self._door.refuse(channel, Refused(RendezvousError.kind, text))
+            return
+        earlier = self._pairs.pop(rank, None)
+        if earlier:
+            # It has lost that connection, or it would not call again.
+            self._let_go(earlier)
+            earlier.channel.close()
+        pair = self._pairs[rank] = Pair(rank, channel, _address_text(channel.sock))
+        channel.on_end = lambda end: self._lost(pair)
+        if plan.fabrics[rank] == SHM and self._create(pair):
+            channel.on_frame = lambda payload: self._attached(pair, payload)
+            channel.send(frame(Offer(proof, SHM, pair.segment)))
+        else:
+            channel.hold()
+            channel.send(frame(Offer(proof, TCP, "")), lambda: self._done(pair))
+
+    def _create(self, pair: Pair) -> bool:
+        """Make the pair's segment; False if tcp must do, RendezvousError if it must not."""
+        try:
+            pair.segment, pair.shm_fd = self._segments.shm_create()
+        except (OSError, RuntimeError) as error:
+            self._no_memory(pair.rank, f"rank {self._plan.rank} could not make it: {error}")
+            return False
+        pair.fabric = SHM
+        return True
+
+    def _attached(self, pair: Pair, payload: bytes) -> None:
+        try:
+            answer = ATTACHED.read(payload)
+        except Malformed as error:
+            log.warning("rank %d sent %s", pair.rank, error)
+            self._lost(pair)
+            return
+        pair.channel.hold()
+        if answer.ok:
+            self._unlink(pair.segment)
+        else:
+            self._let_go(pair)
+            self._no_memory(pair.rank, f"rank {pair.rank} could not attach it: {answer.reason}")
+        self._done(pair)
+
+    def _lost(self, pair: Pair) -> None:
+        """A half-made wire broke: its rank calls again, or is dead, which rank 0 will say."""
+        if self._pairs.get(pair.rank) is pair:
+            del self._pairs[pair.rank]
+        self._let_go(pair)
+        pair.channel.close()
+
+    # The higher rank's side.
+
+    def _caller(self, rank: int) -> Caller[Offer]:
+        return Caller(
+            purpose=DATA,
+            rank=self._plan.rank,
+            target=rank,
+            secret=self._plan.secret,
+            reader=OFFER,
+            body=lambda challenge, channel: b"",
+            answered=lambda channel, offer: self._offered(rank, channel, offer),
+            # Another rank, or a stranger, may have the address that we tried.
+            refused=lambda refusal, address: None,
+            ended=lambda end, address: None,
+        )
+
+    def _offered(self, rank: int, channel: Channel, offer: Offer) -> None:
+        channel.hold()
+        pair = self._pairs[rank] = Pair(rank, channel, _address_text(channel.sock))
+        if offer.fabric == TCP:
+            self._done(pair)
+            return
+        reason = self._attach(pair, offer.segment)
+        if reason is not None:
+            self._no_memory(rank, f"rank {self._plan.rank} could not attach it: {reason}")
+        answer = Attached(reason is None, clipped(reason or ""))
+        channel.send(frame(answer), lambda: self._done(pair))
+
+    def _attach(self, pair: Pair, segment: str) -> str | None:
+        """Take the segment and remove its name; return why that was impossible, or None."""
+        try:
+            pair.shm_fd = self._segments.shm_attach(segment)
+        except (OSError, RuntimeError) as error:
+            return str(error)
+        finally:
+            self._unlink(segment)
+        pair.fabric = SHM
+        return None
+
+    # Both sides.
+
+    def _report_later(self, delay_s: float) -> None:
+        def report() -> None:
+            if not self.complete():
+                self._report(self.trouble())
+                self._report_later(2 * delay_s)
+
+        self._loop.later(delay_s, report)
+
+    def _no_memory(self, peer: int, why: str) -> None:
+        """Shared memory does not work for a pair: go on with tcp if that is allowed.
+
+        Raises:
+            RendezvousError: fabric='shm' allows nothing else.
+        """
+        text = f"no shared memory between rank {self._plan.rank} and rank {peer}: {why}"
+        if self._plan.fallback:
+            log.warning("%s; using tcp", text)
+            return
+        raise RendezvousError(
+            f"{text}; and fabric='shm' allows nothing else",
+            hint="fabric='auto' goes on with tcp in this case",
+            rank=self._plan.rank,
+            cause=why,
+            op=failures.OP,
+        )
+
+    def _done(self, pair: Pair) -> None:
+        pair.done = True
+        if self.complete():
+            self._finished()
+
+    def _unlink(self, segment: str) -> None:
+        try:
+            if segment:
+                self._segments.shm_unlink(segment)
+        except (OSError, RuntimeError) as error:
+            # Another user's, say: its maker removes it.
+            log.info("cannot remove segment %s: %s", segment, error)
+
+    def _let_go(self, pair: Pair) -> None:
+        self._unlink(pair.segment)
+        if pair.shm_fd >= 0:
+            os.close(pair.shm_fd)
+        pair.fabric, pair.segment, pair.shm_fd = TCP, "", -1
+
+
+def _address_text(sock: socket.socket) -> str:
+    """Return host:port of the other end."""
+    try:
+        port = int(sock.getpeername()[1])
+    except OSError:
+        return "?"
+    return str(Endpoint(peer_text(sock), port))

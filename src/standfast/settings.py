@@ -1,0 +1,340 @@
+"""Every setting: its environment variables, default and meaning. The class Settings is the table.
+
+`load` is called once per group by init(); `rows` lists the table for commands and documents. Pure.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from standfast.errors import ConfigError
+
+T = TypeVar("T")
+
+KEY_BYTES_MIN = 16
+LIMIT_S_MIN = 1.0
+SWITCHES = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+
+
+class Secret(bytes):
+    """Bytes that never show themselves: not in a repr, an f-string, a log line or a traceback."""
+
+    def __repr__(self) -> str:
+        return "<secret>"
+
+    __str__ = __repr__
+
+
+class Row(NamedTuple):
+    """One setting, as `rows` lists it."""
+
+    name: str
+    variables: tuple[str, ...]
+    default: object
+    meaning: str
+    shared: bool
+
+
+# Readers turn an argument or a variable's text into a setting; ValueError says what is wanted.
+
+
+def seconds(value: object) -> float:
+    """Read a positive, finite number of seconds."""
+    number = _number(value)
+    if not number > 0:
+        raise ValueError("must be a number of seconds above 0")
+    return number
+
+
+def seconds_or_zero(value: object) -> float:
+    """Read a finite number of seconds, 0 included."""
+    number = _number(value)
+    if number < 0:
+        raise ValueError("must be a number of seconds, 0 or more")
+    return number
+
+
+def limit(value: object) -> float:
+    """Read a limit that ends a group: at least 1 s, since shorter ones are false alarms."""
+    number = _number(value)
+    if number < LIMIT_S_MIN:
+        raise ValueError(f"must be at least {LIMIT_S_MIN:g} s")
+    return number
+
+
+def limit_or_off(value: object) -> float:
+    """Read a limit as `limit` does, or 0 for none."""
+    number = _number(value)
+    if number != 0 and number < LIMIT_S_MIN:
+        raise ValueError(f"must be 0 (off) or at least {LIMIT_S_MIN:g} s")
+    return number
+
+
+def _number(value: object) -> float:
+    try:
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise ValueError
+        number = float(value)
+    except (ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError("must be a number of seconds")
+    return number
+
+
+def switch(value: object) -> bool:
+    """Read True or False, or 1/0, true/false, yes/no, on/off."""
+    if isinstance(value, bool):
+        return value
+    found = SWITCHES.get(value.lower()) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError("must be one of 1, 0, true, false, yes, no, on, off")
+    return found
+
+
+def word(*allowed: str) -> Callable[[object], str]:
+    """Return a reader of one of the given words."""
+
+    def read(value: object) -> str:
+        if isinstance(value, str) and value.lower() in allowed:
+            return value.lower()
+        raise ValueError(f"must be one of {', '.join(allowed)}")
+
+    return read
+
+
+def text(value: object) -> str:
+    """Read a text that is not empty."""
+    if isinstance(value, str) and value.strip():
+        return value
+    raise ValueError("must not be empty")
+
+
+def descriptor(value: object) -> int:
+    """Read the number of an open file descriptor."""
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise ValueError("must be the number of a file descriptor")
+
+
+def secret(value: object) -> Secret:
+    """Read a key of at least 16 bytes; a text stands for its UTF-8 bytes."""
+    if isinstance(value, str):
+        value = value.encode("utf-8", "surrogateescape")
+    if not isinstance(value, (bytes, bytearray)):
+        raise ValueError("must be bytes or text")
+    if len(value) < KEY_BYTES_MIN:
+        raise ValueError(f"must have at least {KEY_BYTES_MIN} bytes, and has {len(value)}")
+    return Secret(value)
+
+
+def setting(
+    default: T, read: Callable[[object], Any], *variables: str, meaning: str, shared: bool = False
+) -> T:
+    """Make a field of Settings. `shared`: all ranks must have the same value."""
+    metadata = {"read": read, "variables": variables, "meaning": meaning, "shared": shared}
+    return dataclasses.field(default=default, repr=read is not secret, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of a group. An argument wins over the environment, that over the default."""
+
+    fabric: str = setting(
+        "auto",
+        word("auto", "shm", "tcp"),
+        "STANDFAST_FABRIC",
+        shared=True,
+        meaning="what carries data; auto: shm between ranks of one host, tcp between hosts",
+    )
+    topology: str = setting(
+        "auto",
+        word("auto", "mesh", "ring"),
+        "STANDFAST_TOPOLOGY",
+        shared=True,
+        meaning="how collectives run; auto: chosen per operation from its size and the group's",
+    )
+    init_timeout_s: float = setting(
+        60.0,
+        seconds,
+        "STANDFAST_INIT_TIMEOUT_S",
+        meaning="the one deadline within which the group must be formed",
+    )
+    heartbeat_s: float = setting(
+        0.5,
+        seconds,
+        "STANDFAST_HEARTBEAT_S",
+        shared=True,
+        meaning="time between two heartbeats on a control link",
+    )
+    hint_s: float = setting(
+        3.0,
+        seconds,
+        "STANDFAST_HINT_S",
+        shared=True,
+        meaning="silence after which a peer is reported as suspect; ends nobody",
+    )
+    silence_s: float = setting(
+        20.0,
+        limit,
+        "STANDFAST_SILENCE_S",
+        shared=True,
+        meaning="silence after which a peer is given up: PeerUnreachable or PeerStalled",
+    )
+    progress_s: float = setting(
+        600.0,
+        limit_or_off,
+        "STANDFAST_PROGRESS_TIMEOUT_S",
+        "JACCL_PROGRESS_TIMEOUT_S",
+        "MLX_JACCL_PROGRESS_TIMEOUT_S",
+        shared=True,
+        meaning="time without progress that ends an operation; 0: never",
+    )
+    close_linger_s: float = setting(
+        1.0,
+        seconds_or_zero,
+        "STANDFAST_CLOSE_LINGER_S",
+        meaning="how long close() waits for its goodbye to arrive",
+    )
+    exit_on_fault: bool = setting(
+        False,
+        switch,
+        "STANDFAST_EXIT_ON_FAULT",
+        meaning="end the process with status 75 if a failure cannot be raised into the program",
+    )
+    exit_grace_s: float = setting(
+        10.0,
+        seconds_or_zero,
+        "STANDFAST_EXIT_GRACE_S",
+        meaning="how long exit_on_fault waits for the program to take the failure",
+    )
+    handle_sigterm: bool = setting(
+        True,
+        switch,
+        "STANDFAST_HANDLE_SIGTERM",
+        meaning="let SIGTERM end a wait and tell the peers, if the program has no handler for it",
+    )
+    excepthook: bool = setting(
+        True,
+        switch,
+        "STANDFAST_EXCEPTHOOK",
+        meaning="tell the peers of an uncaught exception: type, message and traceback tail",
+    )
+    key: bytes | None = setting(
+        None,
+        secret,
+        "STANDFAST_KEY",
+        meaning="pre-shared key, at least 16 bytes; authenticates both ends of every connection",
+    )
+    data_address: str | None = setting(
+        None,
+        text,
+        "STANDFAST_DATA_ADDRESS",
+        meaning="where this rank listens for data: an address, an interface name, or a subnet",
+    )
+    report_dir: str | None = setting(
+        None,
+        text,
+        "STANDFAST_REPORT_DIR",
+        meaning="directory for flight records and reports; none are written without it",
+    )
+    listen_fd: int | None = setting(
+        None,
+        descriptor,
+        "STANDFAST_LISTEN_FD",
+        meaning="a listening socket that the launcher hands to rank 0 as the coordinator's",
+    )
+    log_level: str = setting(
+        "warning",
+        word("debug", "info", "warning", "error"),
+        "STANDFAST_LOG_LEVEL",
+        meaning='level of the logger "standfast"',
+    )
+
+    def __post_init__(self) -> None:
+        """Check the limits against each other.
+
+        Raises:
+            ConfigError: they do not grow in the order in which they act.
+        """
+        problem = disorder(self)
+        if problem:
+            raise ConfigError(problem)
+
+
+def disorder(settings: Settings) -> str | None:
+    """Say which two limits are not in the order heartbeat < hint < silence < progress, or None."""
+    names = ["heartbeat_s", "hint_s", "silence_s", "progress_s"]
+    if settings.progress_s == 0:
+        names.pop()
+    limits = [(name, float(getattr(settings, name))) for name in names]
+    for (low, small), (high, large) in itertools.pairwise(limits):
+        if not small < large:
+            order = " < ".join(f"{name} ({value:g})" for name, value in limits)
+            return f"{low}={small:g} is not below {high}={large:g}; the limits must grow: {order}"
+    return None
+
+
+def rows() -> Iterator[Row]:
+    """List the settings, in the order in which they are documented."""
+    for field in dataclasses.fields(Settings):
+        meta = field.metadata
+        yield Row(field.name, meta["variables"], field.default, meta["meaning"], meta["shared"])
+
+
+def load(overrides: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
+    """Return the settings: from `overrides` (None means: not given), else `environ`, else defaults.
+
+    Raises:
+        ConfigError: a name that is no setting, a value that cannot be, or limits out of order;
+            names the argument or variable and its value (a key's value is not shown).
+    """
+    fields = {field.name: field for field in dataclasses.fields(Settings)}
+    unknown = sorted(overrides.keys() - fields.keys())
+    if unknown:
+        raise ConfigError(
+            f"there is no setting {', '.join(map(repr, unknown))}",
+            hint=f"the settings are {', '.join(fields)}",
+        )
+    values: dict[str, Any] = {}
+    for name, field in fields.items():
+        found = _given(name, field.metadata["variables"], overrides, environ)
+        if found is not None:
+            values[name] = _convert(field.metadata["read"], *found)
+    return Settings(**values)
+
+
+def _given(
+    name: str,
+    variables: tuple[str, ...],
+    overrides: Mapping[str, object],
+    environ: Mapping[str, str],
+) -> tuple[str, object] | None:
+    """Return where a setting was given and its raw value; the first place wins."""
+    if overrides.get(name) is not None:
+        return name, overrides[name]
+    return next(((v, environ[v]) for v in variables if v in environ), None)
+
+
+def _convert(read: Callable[[object], Any], source: str, value: object) -> Any:
+    try:
+        return read(value)
+    except ValueError as error:
+        shown = source if read is secret else f"{source}={value!r}"
+        # "from None": the chain would carry the value of a key into a traceback.
+        raise ConfigError(f"{shown}: {error}") from None
+
+
+def agreement(settings: Settings) -> dict[str, str | float]:
+    """Return the part of the settings that must be the same on all ranks."""
+    return {row.name: getattr(settings, row.name) for row in rows() if row.shared}
