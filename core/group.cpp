@@ -1,5 +1,6 @@
 #include "core/group.h"
 
+#include <mutex>
 #include <new>
 #include <utility>
 
@@ -14,6 +15,8 @@ namespace {
 // How long an operation that saw something wait for the watch's verdict. The machine answers
 // sooner: this is a backstop.
 constexpr Nanos kVerdictMax = 2 * kSecond;
+// An interrupted operation does not wait for long: somebody pressed Ctrl-C.
+constexpr Nanos kInterruptedMax = 100 * kMillisecond;
 // How long close() waits for an operation that another thread is in.
 constexpr Nanos kCloseMax = 1 * kSecond;
 // recv of bytes: a size above is taken for damage.
@@ -307,8 +310,9 @@ void Group::report_fault(Outcome outcome, const Side& side, const Request& reque
 Failure Group::failed(Outcome outcome, const Request& request, Side& side) {
   report_fault(outcome, side, request);
   const Verdict* verdict = abort_.verdict();
-  if (outcome != Outcome::kInterrupted && verdict == nullptr) {
-    verdict = side.waiter.verdict_within(kVerdictMax);
+  if (verdict == nullptr) {
+    const bool hurries = outcome == Outcome::kInterrupted;
+    verdict = side.waiter.verdict_within(hurries ? kInterruptedMax : kVerdictMax);
   }
   Failure failure;
   if (verdict != nullptr) {
@@ -332,19 +336,23 @@ Failure Group::failed(Outcome outcome, const Request& request, Side& side) {
 
 std::shared_ptr<Group::Pending> Group::submit(Request request) {
   auto pending = std::make_shared<Pending>();
+  // The place at the turnstile and the place in the worker's queue are one: a worker must not stand
+  // in front of the turnstile with a ticket whose forerunner is behind it in its own queue.
+  const std::lock_guard lock(submit_mutex_);
   if (auto failure = refusal()) {
     pending->result_.failure = std::move(failure);
     pending->completion_.set();
     return pending;
   }
-  const Turnstile::Ticket ticket = turnstile_.take(halves_of(request.kind));
   Worker& worker = request.kind == RequestKind::kSend ? sending_worker_ : receiving_worker_;
-  const bool queued = worker.submit([this, pending, ticket, request = std::move(request)] {
+  if (!worker.has_room()) return nullptr;
+  const Turnstile::Ticket ticket = turnstile_.take(halves_of(request.kind));
+  worker.submit([this, pending, ticket, request = std::move(request)] {
     pending->result_ = run_ticketed(request, ticket, nullptr);
     pending->completion_.set();
     if (rings_completions_.load(std::memory_order_relaxed)) completions_.ring();
   });
-  return queued ? pending : nullptr;
+  return pending;
 }
 
 int Group::completion_fd() {
@@ -384,8 +392,14 @@ void Group::fail(std::string type, std::string message, std::string traceback) {
   watch_->report(std::move(verdict), false);
 }
 
+// True if that was done before. Nothing enters a worker's queue from here on.
+bool Group::shut_for_submissions() {
+  const std::lock_guard lock(submit_mutex_);
+  return closed_.exchange(true);
+}
+
 const char* Group::close(Watch::Goodbye goodbye) {
-  if (!forked_ && !closed_.exchange(true)) {
+  if (!forked_ && !shut_for_submissions()) {
     // An operation that another thread is in gets a moment to end, then it is ended.
     Limits limits;
     limits.deadline = deadline_after(now_ns(), kCloseMax);

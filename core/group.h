@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -154,6 +155,7 @@ class Group final : private ForkSensitive {
   Failure failed(Outcome outcome, const Request& request, Side& side);
   void report_fault(Outcome outcome, const Side& side, const Request& request);
   const Verdict* await_verdict(Nanos limit);
+  bool shut_for_submissions();
   Failure failure_now(const Verdict& verdict) const;
 
   GroupConfig config_;
@@ -168,6 +170,8 @@ class Group final : private ForkSensitive {
   std::unique_ptr<Side> receiving_only_;
   std::unique_ptr<Watch> watch_;
   Turnstile turnstile_;
+  std::mutex
+      submit_mutex_;  // makes taking a ticket and queueing for a worker one step; see close()
   Worker sending_worker_;
   Worker receiving_worker_;
 

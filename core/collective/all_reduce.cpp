@@ -1,6 +1,6 @@
 // all_reduce: direct, in two phases over the mesh, or around the ring.
-#include "core/collective/algorithms.h"
 #include "core/collective/add_frames.h"
+#include "core/collective/algorithms.h"
 #include "core/collective/ring.h"
 
 namespace standfast {
@@ -16,9 +16,10 @@ Outcome direct(Comm& comm, const Reduction& reduction, const std::byte* in, std:
   return comm.flush();
 }
 
-// Two phases over the mesh, a pipeline of pieces. In round r a rank sends piece r of every other rank's block, adds up
-// piece r-1 of its own block and sends it to everybody, and takes piece r-2 of the other blocks. So a piece is still in
-// the cache when it is sent on, and no rank is ever more than kFramesInFlight ahead of another.
+// Two phases over the mesh, a pipeline of pieces. In round r a rank sends piece r of every other
+// rank's block, adds up piece r-1 of its own block and sends it to everybody, and takes piece r-2
+// of the other blocks. So a piece is still in the cache when it is sent on, and no rank is ever
+// more than kFramesInFlight ahead of another.
 class TwoPhase {
  public:
   TwoPhase(Comm& comm, const Reduction& reduction, const std::byte* in, std::byte* out,
@@ -94,8 +95,7 @@ Outcome around(Comm& comm, const Reduction& reduction, const std::byte* in, std:
   const Blocks a = Blocks::sliced(0, half, comm.size());
   const Blocks b = Blocks::sliced(half, count - half, comm.size());
   const std::size_t partials = partials_bytes(reduction, a.longest());
-  std::byte* scratch =
-      comm.scratch().at_least(partials + partials_bytes(reduction, b.longest()));
+  std::byte* scratch = comm.scratch().at_least(partials + partials_bytes(reduction, b.longest()));
   std::byte* own_a = out + a.begin(comm.rank()) * reduction.bytes;
   std::byte* own_b = out + b.begin(comm.rank()) * reduction.bytes;
   SF_TRY(reduce_scatter_around(comm, reduction, {+1, a, in, scratch, own_a},

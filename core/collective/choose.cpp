@@ -11,7 +11,8 @@ static_assert(kDirectBytes <= kFrameBytes, "one phase is one frame");
 }  // namespace
 
 Algorithm choose(const Shape& shape) {
-  if (shape.topology == Topology::kRing) return Algorithm::kRing;
+  const bool is_ring = shape.topology == Topology::kRing && shape.size > 1;
+  if (is_ring) return Algorithm::kRing;
   if (shape.kind != OpKind::kAllReduce) return Algorithm::kDirect;
   return shape.bytes <= kDirectBytes ? Algorithm::kDirect : Algorithm::kTwoPhase;
 }

@@ -1,12 +1,13 @@
 // reduce_scatter: over the mesh piece by piece, or around the ring.
-#include "core/collective/algorithms.h"
 #include "core/collective/add_frames.h"
+#include "core/collective/algorithms.h"
 #include "core/collective/ring.h"
 
 namespace standfast {
 namespace {
 
-// Round r sends piece r of every other rank's block and adds piece r-1 of this rank's own, in rank order.
+// Round r sends piece r of every other rank's block and adds piece r-1 of this rank's own, in rank
+// order.
 Outcome direct(Comm& comm, const Reduction& reduction, const std::byte* in, std::byte* out,
                std::size_t count) {
   const std::size_t elements = piece_elements(reduction.bytes);
@@ -34,8 +35,7 @@ Outcome around(Comm& comm, const Reduction& reduction, const std::byte* in, std:
   const Blocks a = Blocks::strided(0, half, count);
   const Blocks b = Blocks::strided(half, count - half, count);
   const std::size_t partials = partials_bytes(reduction, half);
-  std::byte* scratch =
-      comm.scratch().at_least(partials + partials_bytes(reduction, count - half));
+  std::byte* scratch = comm.scratch().at_least(partials + partials_bytes(reduction, count - half));
   SF_TRY(reduce_scatter_around(comm, reduction, {+1, a, in, scratch, out},
                                {-1, b, in, scratch + partials, out + half * reduction.bytes}));
   return comm.flush();

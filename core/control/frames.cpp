@@ -26,9 +26,19 @@ enum Offset : std::size_t {
 
 constexpr std::size_t kTextMax = 8 * 1024;
 constexpr std::size_t kEvidenceMax = 8;
+constexpr std::size_t kEvidenceBytesMax = 512;
+
+// What fits of a text, up to the end of a character: Python takes whole ones only.
+std::string_view cut(std::string_view text, std::size_t bytes_max) {
+  if (text.size() <= bytes_max) return text;
+  const auto splits = [&](std::size_t at) { return (text[at] & 0xc0) == 0x80; };
+  std::size_t end = bytes_max;
+  while (end + 3 > bytes_max && splits(end)) --end;
+  return text.substr(0, end);
+}
 
 void put_text(std::vector<std::byte>& to, std::string_view text) {
-  text = text.substr(0, kTextMax);
+  text = cut(text, kTextMax);
   std::byte length[4];
   store(length, static_cast<std::uint32_t>(text.size()));
   to.insert(to.end(), length, length + 4);
@@ -83,7 +93,7 @@ std::vector<std::byte> encode(const Frame& frame) {
   put_text(out, verdict.remote_traceback);
   const std::size_t evidence = std::min(verdict.evidence.size(), kEvidenceMax);
   for (std::size_t i = 0; i < evidence; ++i) {
-    put_text(out, std::string_view(verdict.evidence[i]).substr(0, 512));
+    put_text(out, cut(verdict.evidence[i], kEvidenceBytesMax));
   }
   std::byte* head = out.data();
   store(head + kAtMagic, kMagic);

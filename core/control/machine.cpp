@@ -1,5 +1,6 @@
 #include "core/control/machine.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace standfast {
@@ -11,6 +12,10 @@ void add_evidence(Verdict& verdict, std::string text) {
   if (!text.empty() && verdict.evidence.size() < kEvidenceMax) {
     verdict.evidence.push_back(std::move(text));
   }
+}
+
+std::string observation(const Verdict& verdict) {
+  return "rank " + std::to_string(verdict.reporter) + ": " + verdict.cause;
 }
 
 }  // namespace
@@ -26,8 +31,24 @@ Actions Machine::step(const Event& event, Nanos now) {
     case Event::Kind::kLocal: on_report(event.frame, now, actions); break;
     case Event::Kind::kTick: break;
   }
-  if (now >= wakes_at()) decide(conclusion(), actions);
+  if (now >= wakes_at()) conclude(actions);
   return actions;
+}
+
+Nanos Machine::wakes_at() const {
+  const Member* first = decided_ ? nullptr : first_due();
+  return first == nullptr ? kNever : first->suspicion->decide_at;
+}
+
+const Machine::Member* Machine::first_due() const {
+  const Member* first = nullptr;
+  for (const Member& member : members_) {
+    if (!member.suspicion) continue;
+    if (first == nullptr || member.suspicion->decide_at < first->suspicion->decide_at) {
+      first = &member;
+    }
+  }
+  return first;
 }
 
 void Machine::on_frame(const Event& event, Nanos now, Actions& actions) {
@@ -55,20 +76,16 @@ void Machine::on_goodbye(int rank, const Verdict& said, Actions& actions) {
   }
   // An interrupted rank leaves in the middle of things: nobody can go on. An orderly one ends
   // nothing, unless somebody waits for it; that its process ended is no news then.
-  const bool is_suspect = candidate_ && candidate_->verdict.rank == rank;
-  const bool is_awaited = is_suspect && candidate_->verdict.kind != VerdictKind::kDied;
-  if (is_suspect && !is_awaited) candidate_.reset();
-  if (said.kind == VerdictKind::kLeft || is_awaited) {
-    decide(verdict_of(VerdictKind::kLeft, rank, said.cause), actions);
-  }
+  const bool is_awaited = member(rank).suspicion && member(rank).suspicion->is_awaited;
+  Verdict verdict = reason(VerdictKind::kLeft, rank, said.cause);
+  member(rank).suspicion.reset();
+  if (said.kind == VerdictKind::kLeft || is_awaited) decide(std::move(verdict), actions);
 }
 
 void Machine::on_link_ended(int rank, const std::string& how, Actions& actions) {
   member(rank).link_up = false;
   if (member(rank).left) return;
-  Verdict verdict = verdict_of(VerdictKind::kDied, rank, "control link " + how);
-  if (candidate_) verdict.evidence = candidate_->verdict.evidence;
-  decide(std::move(verdict), actions);
+  decide(reason(VerdictKind::kDied, rank, "control link " + how), actions);
 }
 
 // Whether the process left in order before it ended is known at rank 0 alone, which has read its
@@ -76,7 +93,7 @@ void Machine::on_link_ended(int rank, const std::string& how, Actions& actions) 
 void Machine::on_process_gone(int rank, const std::string& how, Actions& actions) {
   member(rank).gone = true;
   if (member(rank).left) return;
-  Verdict verdict = verdict_of(VerdictKind::kDied, rank, how);
+  Verdict verdict = reason(VerdictKind::kDied, rank, how);
   if (rank == 0 || shape_.rank == 0) return decide(std::move(verdict), actions);
   if (!member(0).link_up) return;
   Frame report = frame_of(FrameType::kReport, std::move(verdict));
@@ -84,41 +101,57 @@ void Machine::on_process_gone(int rank, const std::string& how, Actions& actions
   actions.sends.push_back({0, std::move(report)});
 }
 
-void Machine::on_report(const Frame& frame, Nanos now, Actions& actions) {
-  if (decided_ || !is_peer(frame.verdict.rank)) return;
-  if (decides_here()) return judge(frame, now, actions);
-  actions.sends.push_back({0, frame});
-  suspect(frame.verdict, now + kAnswerGrace);
+// At whoever decides: is this report a verdict, or does its reason still have to show? The others
+// hand it on, as what they know it to be.
+void Machine::on_report(Frame report, Nanos now, Actions& actions) {
+  Verdict& verdict = report.verdict;
+  if (decided_ || !is_peer(verdict.rank)) return;
+  const Member& accused = member(verdict.rank);
+  if (report.suspicion && accused.left) {
+    // A process that is gone is nobody's loss if it left before.
+    if (verdict.kind == VerdictKind::kDied) return;
+    verdict.kind = VerdictKind::kLeft;
+    report.suspicion = false;
+  }
+  if (!decides_here()) {
+    suspect(verdict, now + kAnswerGrace);
+    actions.sends.push_back({0, std::move(report)});
+  } else if (report.suspicion) {
+    suspect(std::move(verdict), accused.gone ? now : now + kReasonGrace);
+  } else {
+    decide(std::move(verdict), actions);
+  }
 }
 
-// At whoever decides: is this report a verdict, or does its reason still have to show?
-void Machine::judge(const Frame& report, Nanos now, Actions& actions) {
-  if (!report.suspicion) return decide(report.verdict, actions);
-  const Member& accused = member(report.verdict.rank);
-  // A process that is gone is nobody's loss if it left before.
-  if (report.verdict.kind == VerdictKind::kDied && accused.left) return;
-  const bool reason_is_known = accused.left || accused.gone;
-  suspect(report.verdict, reason_is_known ? now : now + kReasonGrace);
+// The first suspicion of a rank stands; later ones of the same rank are evidence for it.
+void Machine::suspect(Verdict verdict, Nanos decide_at) {
+  std::optional<Suspicion>& suspicion = member(verdict.rank).suspicion;
+  const bool is_gone = verdict.kind == VerdictKind::kDied;
+  if (!suspicion) {
+    suspicion = Suspicion{std::move(verdict), decide_at, !is_gone};
+    return;
+  }
+  suspicion->decide_at = std::min(suspicion->decide_at, decide_at);
+  suspicion->is_awaited |= !is_gone;
+  Verdict& first = suspicion->verdict;
+  if (is_gone && first.kind == VerdictKind::kLinkLost) first.kind = VerdictKind::kDied;
+  add_evidence(first, observation(verdict));
 }
 
 // The time for a better reason is over: what is known by now names the suspicion.
-Verdict Machine::conclusion() const {
-  Verdict verdict = candidate_->verdict;
-  if (verdict.kind != VerdictKind::kLinkLost) return verdict;
-  const Member& accused = member(verdict.rank);
-  if (accused.left) verdict.kind = VerdictKind::kLeft;
-  if (accused.gone && !accused.left) verdict.kind = VerdictKind::kDied;
-  return verdict;
-}
-
-// The first suspicion stands; later ones about the same rank are evidence for it.
-void Machine::suspect(Verdict verdict, Nanos decide_at) {
-  if (!candidate_) {
-    candidate_ = Candidate{std::move(verdict), decide_at};
-  } else if (candidate_->verdict.rank == verdict.rank) {
-    add_evidence(candidate_->verdict,
-                 "rank " + std::to_string(verdict.reporter) + ": " + verdict.cause);
+void Machine::conclude(Actions& actions) {
+  const Member& accused = *first_due();
+  Verdict verdict = accused.suspicion->verdict;
+  if (verdict.kind == VerdictKind::kLinkLost) {
+    if (accused.left) verdict.kind = VerdictKind::kLeft;
+    if (accused.gone && !accused.left) verdict.kind = VerdictKind::kDied;
   }
+  // Rank 0 did not answer in time. If it is only slow, it shall come to the same verdict, before
+  // it sees this rank's end and takes that for the cause.
+  if (shape_.rank != 0 && member(0).link_up) {
+    actions.sends.push_back({0, frame_of(FrameType::kReport, verdict)});
+  }
+  decide(std::move(verdict), actions);
 }
 
 void Machine::decide(Verdict verdict, Actions& actions) {
@@ -142,6 +175,16 @@ Frame Machine::frame_of(FrameType type, Verdict verdict) const {
   frame.generation = shape_.generation;
   frame.verdict = std::move(verdict);
   return frame;
+}
+
+// What was seen of the rank before is evidence.
+Verdict Machine::reason(VerdictKind kind, int rank, std::string cause) const {
+  Verdict verdict = verdict_of(kind, rank, std::move(cause));
+  if (const std::optional<Suspicion>& before = member(rank).suspicion) {
+    add_evidence(verdict, observation(before->verdict));
+    for (const std::string& text : before->verdict.evidence) add_evidence(verdict, text);
+  }
+  return verdict;
 }
 
 Verdict Machine::verdict_of(VerdictKind kind, int rank, std::string cause) const {

@@ -53,20 +53,22 @@ class Machine {
 
   Actions step(const Event& event, Nanos now);
   // When kTick is due, or kNever.
-  Nanos wakes_at() const { return decided_ || !candidate_ ? kNever : candidate_->decide_at; }
+  Nanos wakes_at() const;
 
   bool has_left(int rank) const { return members_[static_cast<std::size_t>(rank)].left; }
   bool is_decided() const { return decided_; }
 
  private:
+  struct Suspicion {
+    Verdict verdict;
+    Nanos decide_at;
+    bool is_awaited;  // an operation waits for this rank; if not, its process was seen to be gone
+  };
   struct Member {
     bool left = false;  // said goodbye
     bool link_up = true;
     bool gone = false;  // its process ended
-  };
-  struct Candidate {
-    Verdict verdict;
-    Nanos decide_at;
+    std::optional<Suspicion> suspicion;
   };
 
   bool decides_here() const { return shape_.rank == 0 || !member(0).link_up; }
@@ -75,21 +77,21 @@ class Machine {
   bool is_peer(int rank) const { return rank >= 0 && rank < shape_.size; }
   Frame frame_of(FrameType type, Verdict verdict) const;
   Verdict verdict_of(VerdictKind kind, int rank, std::string cause) const;
+  Verdict reason(VerdictKind kind, int rank, std::string cause) const;
 
   void on_frame(const Event& event, Nanos now, Actions& actions);
   void on_goodbye(int rank, const Verdict& said, Actions& actions);
   void on_link_ended(int rank, const std::string& how, Actions& actions);
   void on_process_gone(int rank, const std::string& how, Actions& actions);
-  void on_report(const Frame& frame, Nanos now, Actions& actions);
-  void judge(const Frame& report, Nanos now, Actions& actions);
+  void on_report(Frame report, Nanos now, Actions& actions);
   void suspect(Verdict verdict, Nanos decide_at);
-  Verdict conclusion() const;
+  const Member* first_due() const;
+  void conclude(Actions& actions);
   void decide(Verdict verdict, Actions& actions);
   void tell_all(const Frame& frame, int but, Actions& actions) const;
 
   const Shape shape_;
   std::vector<Member> members_;
-  std::optional<Candidate> candidate_;
   bool decided_ = false;
 };
 

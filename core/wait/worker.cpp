@@ -13,13 +13,16 @@ constexpr Nanos kNap = 50 * kMillisecond;
 
 }  // namespace
 
-bool Worker::submit(Job job) {
+bool Worker::has_room() const {
   const std::lock_guard lock(mutex_);
-  if (stopping_ || jobs_.size() >= kJobsMax) return false;
+  return !stopping_ && jobs_.size() < kJobsMax;
+}
+
+void Worker::submit(Job job) {
+  const std::lock_guard lock(mutex_);
   jobs_.push_back(std::move(job));
   if (!thread_.joinable()) thread_ = deaf_thread([this] { run(); });
   woken_.notify_one();
-  return true;
 }
 
 void Worker::stop() {

@@ -22,15 +22,16 @@ class Worker {
   Worker& operator=(const Worker&) = delete;
   ~Worker() { stop(); }
 
-  // False if kJobsMax jobs are waiting.
-  bool submit(Job job);
+  // False if kJobsMax jobs are waiting, or after stop().
+  bool has_room() const;
+  void submit(Job job);
   // Runs what is queued, then joins.
   void stop();
 
  private:
   void run();
 
-  std::mutex mutex_;  // guards jobs_, stopping_ and thread_
+  mutable std::mutex mutex_;  // guards jobs_, stopping_ and thread_
   std::condition_variable woken_;
   std::deque<Job> jobs_;
   bool stopping_ = false;
