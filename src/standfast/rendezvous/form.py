@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 
 from standfast.endpoint import parse_endpoint
 from standfast.errors import ConfigError, PeerDied, StandfastError
@@ -29,6 +30,7 @@ def form(
     name: str = "",
     listener: socket.socket | None = None,
     segments: Segments | None = None,
+    check: Callable[[], None] | None = None,
 ) -> Formation:
     """Return this rank's side of the formed group, or raise the same failure as all who came.
 
@@ -39,6 +41,7 @@ def form(
         listener: rank 0 only: a listening socket to use as the coordinator's. It stays the
             caller's, and is left non-blocking. Wins over settings.listen_fd.
         segments: stands in for the native core's shared memory.
+        check: called now and then while waiting; what it raises ends the attempt.
 
     Raises:
         ConfigError: arguments or environment are wrong, or not those of the other ranks.
@@ -60,7 +63,7 @@ def form(
         segments = _core
     formation: Formation | None = None
     try:
-        with Loop(settings.init_timeout_s) as loop:
+        with Loop(settings.init_timeout_s, check) as loop:
             party: Coordinator | Member
             if identity.rank == 0:
                 listeners = _listeners(loop, identity, settings, listener)

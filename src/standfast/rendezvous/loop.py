@@ -46,12 +46,14 @@ class Timer:
 class Loop:
     """Calls back when sockets are ready and when times have come; owns the sockets it is given.
 
-    What a callback raises comes out of `turn`. Leaving the `with` block closes every socket that
+    What a callback raises comes out of `turn`, and so does what `check()` raises, which is called
+    at least every 0.1 s. Leaving the `with` block closes every socket that
     was adopted and not released, and gives the program its signals back.
     """
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, timeout_s: float, check: Callable[[], None] | None = None) -> None:
         self.timeout_s = timeout_s
+        self._check = check
         self.started = time.monotonic()
         self.deadline = self.started + timeout_s
         self._selector = selectors.DefaultSelector()
@@ -138,6 +140,8 @@ class Loop:
             if watch.active:
                 watch.call(events)
         self._run_timers()
+        if self._check is not None:
+            self._check()
         self._signals.serve()
 
     def pause(self, seconds: float) -> None:

@@ -1,0 +1,684 @@
+"""Group and init(): what users call. Operations are prepared in operations.py and run by the core.
+
+Any thread may call; the core runs operations one at a time, in the order of the calls.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import logging
+import os
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from standfast import _core, hooks, identity, messages, operations, rendezvous, reports, splitting
+from standfast import settings as configuration
+from standfast.async_forms import AsyncForms
+from standfast.errors import GroupClosed, RendezvousError, StandfastError
+from standfast.handles import Completions, Handle
+from standfast.messages import Place
+from standfast.operations import Member, Plan
+from standfast.settings import Settings
+
+logger = logging.getLogger("standfast")
+
+TRACEBACK_LINES = 20
+TOP_NAME = "world"
+
+
+def init(
+    *,
+    rank: int | None = None,
+    size: int | None = None,
+    coordinator: str | None = None,
+    generation: int | None = None,
+    fabric: str | None = None,
+    topology: str | None = None,
+    timeout_s: float | None = None,
+    key: str | bytes | None = None,
+    **settings: Any,
+) -> Group:
+    """Form a group with the other ranks of this job, in any start order, and return it.
+
+    What is not given comes from the environment: our own ``STANDFAST_...`` variables, or those of
+    torchrun, MLX, MPI and Slurm. A group never silently has size 1.
+
+    Args:
+        rank: this process's number, from 0.
+        size: number of ranks.
+        coordinator: ``host:port`` at which rank 0 listens and the others knock.
+        generation: number of this attempt; it grows each time a group is formed again.
+        fabric: what carries data: "auto", "shm" or "tcp".
+        topology: how collectives run: "auto", "mesh" or "ring".
+        timeout_s: the one deadline for forming the group, in seconds; 60 by default.
+        key: pre-shared key of at least 16 bytes, by which both ends of each connection prove
+            themselves.
+        settings: any further field of ``standfast.settings.Settings``.
+
+    Raises:
+        ConfigError: arguments or environment are wrong or contradict each other.
+        RendezvousError: the group could not be formed before the deadline.
+    """
+    hooks.install()
+    overrides = {
+        "fabric": fabric,
+        "topology": topology,
+        "init_timeout_s": timeout_s,
+        "key": key,
+        **settings,
+    }
+    chosen = configuration.load(overrides, os.environ)
+    hooks.install(chosen.excepthook)
+    if logger.level == logging.NOTSET:
+        logger.setLevel(chosen.log_level.upper())
+    who = identity.resolve(rank=rank, size=size, coordinator=coordinator, generation=generation)
+    try:
+        return _form(who, chosen, name="", world_rank=who.rank)
+    except StandfastError as error:
+        if chosen.report_dir is not None:
+            reports.write(chosen.report_dir, who.rank, who.generation, error)
+        raise
+
+
+def _form(
+    who: identity.Identity,
+    chosen: Settings,
+    *,
+    name: str,
+    world_rank: int,
+    listener: socket.socket | None = None,
+    check: Callable[[], None] | None = None,
+) -> Group:
+    """Meet the other ranks, and hand the connections to a core of our own."""
+    formation = rendezvous.form(who, chosen, name=name, listener=listener, check=check)
+    try:
+        core = _core_of(who, chosen, formation)
+    except OSError as error:
+        raise RendezvousError(
+            f"rank {who.rank} met all ranks, but could not start its core: {error}",
+            here=who.rank,
+            generation=who.generation,
+        ) from error
+    group = Group(core, who, chosen, formation, name=name, world_rank=world_rank)
+    hooks.opened(group)
+    return group
+
+
+def _core_of(
+    who: identity.Identity, chosen: Settings, formation: rendezvous.Formation
+) -> _core.Group:
+    """Make the native group, which owns the formation's descriptors from here on."""
+    return _core.Group(
+        rank=who.rank,
+        size=who.size,
+        generation=who.generation,
+        peers=[
+            _core.Peer(peer.rank, peer.host, peer.pid, peer.same_host) for peer in formation.peers
+        ],
+        control=list(formation.control),
+        wires=[
+            _core.WireSpec(
+                rank=end.rank,
+                fabric=end.fabric,
+                fd=end.fd,
+                shm_fd=end.shm_fd,
+                first=end.first,
+                link=end.link,
+            )
+            for end in formation.wires
+        ],
+        topology=chosen.topology,
+        ranks_here=formation.ranks_here,
+        progress_s=chosen.progress_s,
+        close_linger_s=chosen.close_linger_s,
+        exit_on_fault=chosen.exit_on_fault,
+        exit_grace_s=chosen.exit_grace_s,
+        handle_sigterm=chosen.handle_sigterm,
+    )
+
+
+def _place(who: identity.Identity, formation: rendezvous.Formation, name: str) -> Place:
+    links: dict[int, list[str]] = {}
+    for end in formation.wires:
+        links.setdefault(end.rank, []).append(end.link)
+    peers = {peer.rank: peer for peer in formation.peers}
+    return Place(
+        here=who.rank,
+        hosts=[peers[rank].host if rank in peers else "" for rank in range(who.size)],
+        pids=[peers[rank].pid if rank in peers else 0 for rank in range(who.size)],
+        links={rank: ", ".join(texts) for rank, texts in sorted(links.items())},
+        generation=who.generation,
+        group=name,
+    )
+
+
+class Group(AsyncForms):
+    """The ranks that communicate. Made by ``standfast.init()`` and ``split()``; a context manager.
+
+    Arrays may be NumPy's (with ml_dtypes), torch's on the CPU, MLX's, JAX's, or anything with the
+    buffer protocol or CPU DLPack; so may Python scalars, as 0-d arrays. Results are new arrays of
+    the caller's sort, or ``out``, which must be writable, contiguous and of the result's dtype and
+    shape, and is returned. Dtypes: bool, int8 to int64, uint8 to uint64, float16, bfloat16,
+    float32, float64, complex64. All ranks must call the same operations in the same order, with
+    the same sizes and dtypes.
+
+    Every operation takes ``timeout_s``: after so many seconds it raises NoProgress on this rank;
+    without it the group's progress limit holds. Every operation raises
+
+    * ValueError or TypeError for mistakes in the arguments, before any byte is sent;
+    * a PeerError (PeerDied, PeerLeft, RemoteFailure, ...) if a rank is lost, NoProgress,
+      CollectiveMismatch, GroupAborted. The group is over then: each later call raises the same
+      first cause at once;
+    * GroupClosed after ``close()``, and in a child made by fork;
+    * KeyboardInterrupt, or what a signal handler raises, within 0.2 s. The group is over then.
+
+    Each has an ``_async`` form, which returns a ``Handle`` at once.
+    """
+
+    def __init__(
+        self,
+        core: _core.Group,
+        who: identity.Identity,
+        settings: Settings,
+        formation: rendezvous.Formation,
+        *,
+        name: str,
+        world_rank: int,
+    ) -> None:
+        """Not for users: ``standfast.init()`` and ``split()`` make groups."""
+        self._core = core
+        self._who = who
+        self._settings = settings
+        self._formation = formation
+        self._name = name
+        self._world_rank = world_rank
+        self._me = Member(who.rank, who.size)
+        self._place = _place(who, formation, name)
+        self._pid = os.getpid()
+        self._lock = threading.Lock()  # guards all below but the handles
+        self._cause: StandfastError | None = None
+        self._was_told = False
+        self._over: StandfastError | None = None
+        self._closed = False
+        self._reported = False
+        self._splits = 0
+        self._completions: Completions | None = None
+        self._handles_lock = threading.Lock()  # guards _handles; nothing else is locked under it
+        self._handles: collections.deque[Handle[Any]] = collections.deque()
+
+    # --- who and how --------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """This process's number in the group, from 0."""
+        return self._me.rank
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self._me.size
+
+    @property
+    def generation(self) -> int:
+        """How often the job's group was formed again before this one."""
+        return self._who.generation
+
+    @property
+    def name(self) -> str:
+        """``"world"``; groups made by ``split()`` have names such as ``"world/1.0"``."""
+        return self._name or TOP_NAME
+
+    def healthy(self) -> bool:
+        """Tell whether the group is open and has not failed, as far as this rank knows."""
+        return not self._closed and self._cause is None and self._core.healthy()
+
+    def last_failure(self) -> StandfastError | None:
+        """Return what ended the group, or None. Asking is not handling: nothing else changes."""
+        if self._cause is not None:
+            return copy.copy(self._cause)
+        failure = None if self._closed else self._core.failure()
+        return None if failure is None else messages.error_of(failure, self._place)
+
+    def links(self) -> Mapping[int, str]:
+        """Return what carries data to each other rank: ``{1: "shm", 2: "tcp 10.0.0.3:41234"}``."""
+        return dict(self._place.links)
+
+    # --- collectives --------------------------------------------------------------------------
+
+    def all_reduce(
+        self, x: Any, op: str = "sum", *, out: Any = None, timeout_s: float | None = None
+    ) -> Any:
+        """Combine x of all ranks element by element; all ranks get the same bits.
+
+        Sums and products of float16 and bfloat16 accumulate in float32 and round once; the sum of
+        bool is `or`, the product `and`; integers wrap.
+
+        Args:
+            x: array of the same shape and dtype on all ranks.
+            op: "sum", "max", "min" or "prod"; complex64 has no max and min (TypeError).
+            out: where to put the result; may be x itself.
+            timeout_s: time limit in seconds.
+
+        Returns:
+            Array of x's shape and dtype.
+        """
+        return self._run(operations.all_reduce(self._me, x, op, out, timeout_s))
+
+    def all_sum(self, x: Any, *, out: Any = None, timeout_s: float | None = None) -> Any:
+        """Add up x of all ranks: ``all_reduce(x, "sum")``."""
+        return self._run(operations.all_reduce(self._me, x, "sum", out, timeout_s))
+
+    def all_max(self, x: Any, *, out: Any = None, timeout_s: float | None = None) -> Any:
+        """Find the largest of all ranks, per element; NaN wins: ``all_reduce(x, "max")``."""
+        return self._run(operations.all_reduce(self._me, x, "max", out, timeout_s))
+
+    def all_min(self, x: Any, *, out: Any = None, timeout_s: float | None = None) -> Any:
+        """Find the smallest of all ranks, per element; NaN wins: ``all_reduce(x, "min")``."""
+        return self._run(operations.all_reduce(self._me, x, "min", out, timeout_s))
+
+    def all_gather(self, x: Any, *, out: Any = None, timeout_s: float | None = None) -> Any:
+        """Concatenate x of all ranks along axis 0, in the order of ranks, on all ranks.
+
+        Args:
+            x: array of shape (n, ...), the same on all ranks; a 0-d array counts as length 1.
+            out: where to put the result; x may be this rank's own part of it.
+            timeout_s: time limit in seconds.
+
+        Returns:
+            Array of shape (size * n, ...).
+        """
+        return self._run(operations.all_gather(self._me, x, out, timeout_s))
+
+    def reduce_scatter(
+        self, x: Any, op: str = "sum", *, out: Any = None, timeout_s: float | None = None
+    ) -> Any:
+        """Combine x of all ranks as ``all_reduce``, and keep this rank's share of axis 0.
+
+        Args:
+            x: array of shape (size * n, ...); ValueError if axis 0 cannot be split evenly.
+            op: "sum", "max", "min" or "prod".
+            out: where to put the result; must not overlap x.
+            timeout_s: time limit in seconds.
+
+        Returns:
+            Array of shape (n, ...).
+        """
+        return self._run(operations.reduce_scatter(self._me, x, op, out, timeout_s))
+
+    def sum_scatter(self, x: Any, *, out: Any = None, timeout_s: float | None = None) -> Any:
+        """Add up x of all ranks and keep this rank's share: ``reduce_scatter(x, "sum")``."""
+        return self._run(operations.reduce_scatter(self._me, x, "sum", out, timeout_s))
+
+    def broadcast(
+        self, x: Any, root: int = 0, *, out: Any = None, timeout_s: float | None = None
+    ) -> Any:
+        """Give every rank the root's x.
+
+        Args:
+            x: array of the same shape and dtype on all ranks; only the root's contents count.
+            root: the rank that sends.
+            out: where to put the result; may be x itself.
+            timeout_s: time limit in seconds.
+
+        Returns:
+            Array of x's shape and dtype; at the root a copy of x.
+        """
+        return self._run(operations.broadcast(self._me, x, root, out, timeout_s))
+
+    def all_to_all(self, x: Any, *, out: Any = None, timeout_s: float | None = None) -> Any:
+        """Send the i-th share of axis 0 to rank i; get one share from each rank, in their order.
+
+        Args:
+            x: array of shape (size * n, ...); ValueError if axis 0 cannot be split evenly.
+            out: where to put the result; must not overlap x.
+            timeout_s: time limit in seconds.
+
+        Returns:
+            Array of x's shape and dtype.
+        """
+        return self._run(operations.all_to_all(self._me, x, out, timeout_s))
+
+    def gather(
+        self, x: Any, root: int = 0, *, out: Any = None, timeout_s: float | None = None
+    ) -> Any:
+        """Concatenate x of all ranks along axis 0, at the root only.
+
+        Args:
+            x: array of shape (n, ...), the same on all ranks, a 0-d array counting as length 1;
+                or bytes, bytearray or a memoryview of bytes, whose lengths may differ.
+            root: the rank that receives.
+            out: where the root puts the result; not for bytes.
+            timeout_s: time limit in seconds.
+
+        Returns:
+            At the root an array of shape (size * n, ...), or a list of bytes, one per rank;
+            elsewhere None.
+        """
+        return self._run(operations.gather(self._me, x, root, out, timeout_s))
+
+    def scatter(
+        self, x: Any = None, root: int = 0, *, out: Any = None, timeout_s: float | None = None
+    ) -> Any:
+        """Give rank i the i-th share of axis 0 of the root's x.
+
+        Args:
+            x: at the root an array of shape (size * n, ...); ignored elsewhere. What is wrong with
+                it is a ValueError on all ranks.
+            root: the rank that sends.
+            out: where to put the result; must not overlap x.
+            timeout_s: time limit in seconds.
+
+        Returns:
+            Array of shape (n, ...), of the root's dtype, and of its sort where this rank has
+            loaded the same library.
+        """
+        return self._run(operations.scatter(self._me, x, root, out, timeout_s))
+
+    # --- between two ranks --------------------------------------------------------------------
+
+    def send(self, x: Any, dst: int, tag: int = 0, *, timeout_s: float | None = None) -> None:
+        """Send an array, or bytes, to one rank, which must call ``recv``.
+
+        Args:
+            x: array of any shape; bytes count as uint8.
+            dst: the rank to send to; ValueError if it is this rank itself.
+            tag: must equal the recv's, from 0 to 2**31 - 1.
+            timeout_s: time limit in seconds.
+
+        Raises:
+            MessageMismatch: the recv expects another tag, dtype or size.
+        """
+        self._run(operations.send(self._me, x, dst, tag, timeout_s))
+
+    def recv(
+        self,
+        shape: int | Sequence[int] | None,
+        dtype: Any,
+        src: int,
+        tag: int = 0,
+        *,
+        out: Any = None,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """Receive an array, or bytes, from one rank, in the order in which it sent them.
+
+        Args:
+            shape: extents of the array. For bytes: their number, or None for any number.
+            dtype: a dtype of NumPy, torch or MLX, which also decides the sort of the result; a
+                name such as "float32"; or ``bytes``.
+            src: the rank that sends; ValueError if it is this rank itself.
+            tag: must equal the send's.
+            out: where to put the result.
+            timeout_s: time limit in seconds.
+
+        Raises:
+            MessageMismatch: the send has another tag, dtype or size.
+        """
+        return self._run(operations.recv(self._me, shape, dtype, src, tag, out, timeout_s))
+
+    def recv_like(
+        self, x: Any, src: int, tag: int = 0, *, out: Any = None, timeout_s: float | None = None
+    ) -> Any:
+        """Receive an array of x's sort, shape and dtype; x itself stays as it is."""
+        return self._run(operations.recv_like(self._me, x, src, tag, out, timeout_s))
+
+    # --- together -----------------------------------------------------------------------------
+
+    def barrier(self, *, timeout_s: float | None = None) -> None:
+        """Return once all ranks have called it."""
+        self._run(operations.barrier(self._me, timeout_s))
+
+    def agree(self, flag: bool, *, timeout_s: float | None = None) -> bool:
+        """Return True on all ranks if all ranks passed True, or else False on all ranks."""
+        return bool(self._run(operations.agree(self._me, flag, timeout_s)))
+
+    def split(
+        self, color: int | None, key: int = -1, *, timeout_s: float | None = None
+    ) -> Group | None:
+        """Form a group of those ranks that pass the same color. All ranks must call it.
+
+        Args:
+            color: ranks of one color form a group; None or a negative one: no group for this rank.
+            key: ranks are ordered by it, then by their rank here.
+            timeout_s: time limit in seconds for each of the two exchanges over this group, and
+                for meeting in the new one; without it the limits of operations and of ``init()``.
+
+        Returns:
+            The new group, which has this one's settings and must be closed by itself; or None.
+
+        Raises:
+            RendezvousError: the new group could not be formed before the deadline.
+        """
+        color, key = splitting.check(color, key)
+        with self._lock:
+            self._splits += 1
+            number = self._splits
+        team = splitting.exchange(self, self._formation.peers, color, key, timeout_s)
+        if team is None:
+            return None
+        settings = self._settings
+        if timeout_s is not None:
+            settings = dataclasses.replace(settings, init_timeout_s=timeout_s)
+        with team:
+            return _form(
+                team.identity(self._who),
+                settings,
+                name=f"{self.name}/{number}.{color}",
+                world_rank=self._world_rank,
+                listener=team.listener,
+                check=self._raise_failure,
+            )
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def abort(self, reason: str) -> None:
+        """End the group on all ranks: every call, under way or later, raises GroupAborted.
+
+        Args:
+            reason: for the error's message and its ``cause``.
+        """
+        if not isinstance(reason, str):
+            raise TypeError(f"reason is a {type(reason).__name__}; it must be a text")
+        if self._over is None:
+            self._core.abort(_printable(reason))
+
+    def close(self) -> None:
+        """Leave the group in good order: wait for what was submitted, say goodbye, free all.
+
+        Calling it again does nothing.
+
+        Raises:
+            StandfastError: an ``_async`` operation had failed and nobody has asked its handle;
+                the group is closed all the same. Each further call raises it, too.
+        """
+        try:
+            self._wait_for_handles()
+        except BaseException:
+            self.end("interrupted")
+            raise
+        self.end("orderly")
+        if self._cause is not None and not self._was_told:
+            raise copy.copy(self._cause)
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        """Close; after an exception the peers are told of it."""
+        if error is None:
+            self.close()
+        elif isinstance(error, GeneratorExit) or _is_good_exit(error):
+            self.end("orderly")
+        elif isinstance(error, KeyboardInterrupt) or _is_cancelled(error):
+            self.end("interrupted")
+        else:
+            self.report_failure(error)
+            self.end("failed")
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open" if self.healthy() else "failed"
+        return f"<standfast.Group {self.name}: rank {self.rank} of {self.size}, {state}>"
+
+    # --- for hooks.py and handles.py ----------------------------------------------------------
+
+    @property
+    def reports_failure(self) -> bool:
+        """Tell whether an uncaught exception is told to the peers."""
+        return self._settings.excepthook
+
+    @property
+    def owner_pid(self) -> int:
+        """The process that formed the group."""
+        return self._pid
+
+    @property
+    def completions(self) -> Completions:
+        """The descriptor by which asyncio waits; made when first needed."""
+        with self._lock:
+            if self._completions is None:
+                core = self._core
+                self._completions = Completions(core.completion_fd(), core.drain_completions)
+            return self._completions
+
+    def report_failure(self, error: BaseException) -> None:
+        """Tell the peers that this rank's program raised, unless the group is what failed."""
+        if self._closed or self._cause is not None:
+            return
+        lines = "".join(traceback.format_exception(error)).splitlines()
+        texts = (type(error).__name__, _text_of(error), "\n".join(lines[-TRACEBACK_LINES:]))
+        self._reported = True
+        self._core.fail(*map(_printable, texts))
+
+    def end(self, how: str) -> None:
+        """Close without waiting for handles: "orderly", "interrupted" or "failed"."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            if self._over is None:
+                self._over = GroupClosed(
+                    f"the group {self.name} was closed",
+                    hint="form a new group with standfast.init()",
+                    here=self.rank,
+                    generation=self.generation,
+                )
+        hooks.closed(self)
+        if os.getpid() != self._pid:
+            return  # a forked child: nothing of this is its own
+        ended = self._core.close("failed" if self._reported else how)
+        logger.debug("group %s closed: %s", self.name, ended)
+        if self._completions is not None:
+            self._completions.close()
+
+    def fault(self, failure: _core.Failure, plan: Plan | None = None) -> StandfastError:
+        """Return the group's first cause, made from this failure if it is the first."""
+        name, what = ("", "") if plan is None else (plan.name, plan.describe())
+        with self._lock:
+            first = self._cause is None
+            if self._cause is None:
+                self._cause = messages.error_of(failure, self._place, name, what)
+            if self._over is None:
+                self._over = self._cause
+            error = copy.copy(self._cause)
+        if first and not isinstance(error, GroupClosed):
+            logger.info("%s", error)  # raised next: it needs no second line on stderr
+            if self._settings.report_dir is not None:
+                reports.write(self._settings.report_dir, self._world_rank, self.generation, error)
+        return error
+
+    def _raise_failure(self) -> None:
+        """Raise what ended the group, if anything did."""
+        failure = self._core.failure()
+        if failure is not None:
+            raise self._told(self.fault(failure))
+
+    def told(self) -> None:
+        """The program has the error: it decides from here on, and the core's exit timer is off."""
+        self._was_told = True
+        self._core.taken()
+
+    # --- running ------------------------------------------------------------------------------
+
+    def _run(self, plan: Plan) -> Any:
+        if self._over is not None:
+            raise copy.copy(self._over)
+        try:
+            answer = (self._core.run_blob if plan.blob else self._core.run)(plan.request)
+        except BaseException:
+            self._interrupted(plan)
+            raise
+        if answer is None or isinstance(answer, memoryview):
+            return plan.deliver(answer)
+        raise self._told(self.fault(answer, plan))
+
+    def _interrupted(self, plan: Plan) -> None:
+        """Note that a signal handler's exception has cut an operation short: nobody can go on."""
+        with self._lock:
+            if self._over is None:
+                self._over = GroupClosed(
+                    f"the group {self.name} is over: {plan.name} was interrupted by a signal",
+                    hint="form a new group with standfast.init()",
+                    here=self.rank,
+                    generation=self.generation,
+                )
+
+    def _told(self, error: StandfastError) -> StandfastError:
+        self.told()
+        return error
+
+    def _submit(self, plan: Plan) -> Handle[Any]:
+        if self._over is not None:
+            raise copy.copy(self._over)
+        with self._handles_lock:  # the core takes a place in the queue and enters it in two steps
+            handle: Handle[Any] = Handle(self, self._core.submit(plan.request), plan)
+            while self._handles and self._handles[0].ended_well():
+                self._handles.popleft()
+            self._handles.append(handle)
+        return handle
+
+    def settled(self, handle: Handle[Any]) -> None:
+        """Let go of a handle: its memory is its own again."""
+        with self._handles_lock:
+            if handle in self._handles:
+                self._handles.remove(handle)
+
+    def _wait_for_handles(self) -> None:
+        """Wait for what was submitted; a failed operation fails the group, which fault() notes."""
+        with self._handles_lock:
+            handles = list(self._handles)
+        for handle in handles:
+            handle.finish()
+
+
+def _text_of(error: BaseException) -> str:
+    """Return an exception's text, whatever its class does when asked for it."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the user's class raises; its type's name is told anyway
+        return "<its str() failed>"
+
+
+def _printable(text: str) -> str:
+    """Return a text that can be sent: what is no Unicode character is shown as an escape."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _is_good_exit(error: BaseException) -> bool:
+    return isinstance(error, SystemExit) and error.code in (None, 0)
+
+
+def _is_cancelled(error: BaseException) -> bool:
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and isinstance(error, asyncio.CancelledError)

@@ -1,0 +1,35 @@
+"""Every fabric and topology, 2 to 8 ranks: all operations agree with NumPy, and all ranks agree."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance import cases
+from tests.ranks import Pool
+
+FAMILIES = {
+    "reductions": ["small_reductions", "border_reductions", "named_forms", "special_values"],
+    "random": ["random_sums", "sequences"],
+    "moves": ["gathers", "gather_shapes", "gather_of_bytes", "broadcasts", "all_to_alls"],
+    "scatter": ["scatters", "scatter_refused"],
+    "messages": ["messages", "many_messages"],
+    "manners": ["together", "layouts", "mistakes"],
+}
+
+
+def test_every_case_runs() -> None:
+    """No case is forgotten."""
+    assert sorted(name for names in FAMILIES.values() for name in names) == sorted(cases.CASES)
+
+
+@pytest.mark.parametrize("size", range(2, 9))
+@pytest.mark.parametrize("topology", ["mesh", "ring"])
+@pytest.mark.parametrize("fabric", ["shm", "tcp"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_conformance(pool: Pool, family: str, fabric: str, topology: str, size: int) -> None:
+    """The family's cases hold on every rank, with the same bits and the same errors."""
+    init = {"fabric": fabric, "topology": topology}
+    ended = pool.run(size, cases.run, FAMILIES[family], init=init, timeout_s=100)
+    for name in FAMILIES[family]:
+        alike = {rank.value[name] for rank in ended}
+        assert len(alike) == 1, f"{name} differs among ranks: {alike}"
