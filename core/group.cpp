@@ -1,5 +1,6 @@
 #include "core/group.h"
 
+#include <cstdio>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -61,6 +62,13 @@ bool hides_count(RequestKind kind) {
 
 bool is_receive(RequestKind kind) {
   return kind == RequestKind::kReceive || kind == RequestKind::kReceiveBytes;
+}
+
+// "0.5 s", "600 s".
+std::string seconds_text(Nanos span) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4g s", to_seconds(span));
+  return text;
 }
 
 std::string operation_text(const Request& request, const Tag& tag) {
@@ -290,8 +298,8 @@ void Group::report_fault(Outcome outcome, const Side& side, const Request& reque
     case Outcome::kNoProgress: {
       const Nanos limit = outcome == Outcome::kTimeout ? request.timeout : config_.progress;
       const int waiting_for = side.waiter.waiting_for();
-      std::string text = "rank " + std::to_string(here) + " waited " +
-                         std::to_string(to_seconds(limit)) + " s in " + op;
+      std::string text =
+          "rank " + std::to_string(here) + " waited " + seconds_text(limit) + " in " + op;
       if (waiting_for >= 0) text += " for rank " + std::to_string(waiting_for);
       return watch_->report(VerdictKind::kNoProgress, waiting_for >= 0 ? waiting_for : here, text,
                             false);
@@ -400,14 +408,16 @@ bool Group::shut_for_submissions() {
 
 const char* Group::close(Watch::Goodbye goodbye) {
   if (!forked_ && !shut_for_submissions()) {
-    // An operation that another thread is in gets a moment to end, then it is ended.
+    // An operation that another thread is in gets a moment to end, then it is ended. After Ctrl-C
+    // nobody waits for it.
+    const bool interrupted = goodbye == Watch::Goodbye::kInterrupted;
     Limits limits;
-    limits.deadline = deadline_after(now_ns(), kCloseMax);
+    limits.deadline = deadline_after(now_ns(), interrupted ? 0 : kCloseMax);
     const Turnstile::Ticket ticket = turnstile_.take(Halves::kBoth);
     const bool alone = turnstile_.enter(ticket, abort_, limits) == Outcome::kOk;
     if (!alone && abort_.verdict() == nullptr) {
-      watch_->report(VerdictKind::kAborted, config_.shape.rank,
-                     "closed while an operation was running", false);
+      watch_->report(interrupted ? VerdictKind::kLeft : VerdictKind::kAborted, config_.shape.rank,
+                     interrupted ? "interrupted" : "closed while an operation was running", false);
     } else if (goodbye == Watch::Goodbye::kOrderly && abort_.verdict() == nullptr) {
       for (const auto& wire : wires_) {
         if (wire) wire->say_goodbye();

@@ -57,7 +57,7 @@ def waiting(failure: Failure, rank: int = 3) -> Failure:
 
 MET = (
     "here rank 1 waited 0.003 s for rank 3 over tcp 10.0.0.2:4001 in all_sum #812"
-    " (float32[1024]), 2048 of 4096 bytes done"
+    " (float32[1024]), 2048 bytes received"
 )
 
 TABLE = [

@@ -1,4 +1,4 @@
-"""The native core, as Python sees it (made by bind/). group.py and rendezvous.py are its only callers."""
+"""The native core, as Python sees it (made by bind/). group.py and rendezvous/ call it."""
 
 from typing import final
 
@@ -7,10 +7,10 @@ SHM_BYTES: int
 """Bytes of one pair's shared segment."""
 
 def shm_create() -> tuple[str, int]:
-    """Make a segment of SHM_BYTES, mode 0600, under a random name; return (name, descriptor)."""
+    """Make a segment of SHM_BYTES, mode 0600, with a random name; return (name, descriptor)."""
 
 def shm_attach(name: str) -> int:
-    """Open a segment made by shm_create and return its descriptor; OSError where that is impossible."""
+    """Open a segment made by shm_create; return its descriptor. OSError if it can't be."""
 
 def shm_unlink(name: str) -> None:
     """Remove the name; a name that is already gone is no error."""
@@ -18,8 +18,10 @@ def shm_unlink(name: str) -> None:
 def shm_sweep() -> list[str]:
     """Remove segments whose maker's process is gone; return their names."""
 
-def buffer_view(x: object, writable: bool) -> tuple[int, int, str, tuple[int, ...], bool, bool] | None:
-    """Return (address, nbytes, format, shape, c_contiguous, readonly) by the buffer protocol, or None."""
+def buffer_view(
+    x: object, writable: bool
+) -> tuple[int, int, str, tuple[int, ...], bool, bool] | None:
+    """Return (address, nbytes, format, shape, c_contiguous, readonly) of a buffer, or None."""
 
 @final
 class Peer:
@@ -28,10 +30,10 @@ class Peer:
 
 @final
 class WireSpec:
-    """A data connection that rendezvous has made; the core owns its descriptors from then on.
+    """A data connection that rendezvous has made; the core then owns its descriptors.
 
     fabric: "shm" or "tcp". fd: the pair's connected stream socket (the doorbell, for shm).
-    shm_fd: the segment, or -1. first: True on the lower rank, which uses the segment's first lane to send.
+    shm_fd: the segment, or -1. first: True on the lower rank, which sends on the first lane.
     link: text for messages, e.g. "shm" or "tcp 10.0.0.3:41234".
     """
     def __init__(
@@ -40,7 +42,7 @@ class WireSpec:
 
 @final
 class Request:
-    """One operation: what, from where, to where, how many elements. Addresses are 0 where unused."""
+    """One operation: what, from where, to where, how many elements. Unused addresses are 0."""
     def __init__(
         self,
         *,
@@ -80,7 +82,7 @@ class Pending:
     """An operation handed to the core's own threads."""
     def done(self) -> bool: ...
     def wait(self, timeout_s: float) -> bool:
-        """Wait without the GIL; False when the time ran out. Signals are served; may raise KeyboardInterrupt."""
+        """Wait without the GIL; False when the time ran out. A signal handler may raise."""
     def failure(self) -> Failure | None: ...
     def blob(self) -> memoryview: ...
 
@@ -107,7 +109,7 @@ class Group:
     def run(self, request: Request) -> Failure | None:
         """Run one operation in this thread, without the GIL; None when it is done."""
     def run_blob(self, request: Request) -> Failure | memoryview:
-        """As run, for operations whose result's size only the sender knows (recv_bytes, gather_bytes, scatter)."""
+        """As run, where only the sender knows the size: recv_bytes, gather_bytes, scatter."""
     def submit(self, request: Request) -> Pending:
         """Queue an operation behind those submitted before; returns at once."""
     def completion_fd(self) -> int:

@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions with fields. Raised by every layer; imports nothing of ours but exits.
+"""What can go wrong, as exceptions with fields. Raised by every layer; imports only exits.
 
 StandfastError
 ├── ConfigError            (ValueError)       wrong or contradictory arguments or environment
@@ -58,7 +58,8 @@ class StandfastError(Exception):
         waiting_for: the rank whose data this rank was waiting for.
         link: the wire to that rank, e.g. ``"shm"`` or ``"tcp 10.0.0.3:41234"``.
         waited_s: seconds since the operation began.
-        bytes_done, bytes_total: how far the operation had come.
+        bytes_done: what this rank had received in the operation, from all ranks together.
+        bytes_total: size of this rank's buffer.
         generation: of the group.
         detected_ns: CLOCK_MONOTONIC nanoseconds at which this rank learned of it.
         hint: what to do about it.

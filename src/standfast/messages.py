@@ -241,6 +241,8 @@ def _seen(failure: Failure, place: Place) -> str:
 def _met(failure: Failure, place: Place, op: str | None, what: str) -> str:
     """Say what this rank was doing: how long it waited, for whom, over what, in which operation."""
     name = op or failure.op
+    if failure.kind == "no_progress" and failure.reporter == place.here and failure.op:
+        return ""  # the cause says just that
     if not name:
         return f"here is rank {place.here}"
     number = f" #{failure.seq}" if failure.op and failure.seq > 0 else ""
@@ -248,8 +250,8 @@ def _met(failure: Failure, place: Place, op: str | None, what: str) -> str:
     if not failure.op:
         return f"here rank {place.here} called {operation}"
     done = ""
-    if failure.bytes_total > 0 and failure.bytes_done >= 0:
-        done = f", {failure.bytes_done} of {failure.bytes_total} bytes done"
+    if failure.bytes_done > 0:
+        done = f", {failure.bytes_done} bytes received"
     if failure.waiting_for < 0:
         return f"here rank {place.here} was {failure.waited_s:.3f} s into {operation}{done}"
     link = place.links.get(failure.waiting_for)
