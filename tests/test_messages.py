@@ -122,9 +122,9 @@ TABLE = [
         "rank 3 itself lives; check cable and network between here and host-b",
     ),
     (
-        Failure("no_progress", 3, 1, "rank 1 waited 5 s"),
+        Failure("no_progress", 3, 0, "rank 0 waited 5 s"),
         errors.NoProgress,
-        "no progress: rank 1 waited 5 s; ",
+        "no progress: rank 0 waited 5 s; ",
         "where more time is needed, pass timeout_s=, or progress_s= to init()",
     ),
     (
@@ -199,7 +199,7 @@ def test_every_kind_has_words() -> None:
 def test_the_whole_message() -> None:
     """The example of the style guide, word for word."""
     failure = waiting(Failure("died", 3, 0, "control link closed without goodbye"))
-    failure.bytes_total = 0
+    failure.bytes_done = 0
     assert str(error_of(failure, PLACE, "all_sum", "float32[1024]")) == (
         "rank 3 on host-b died: control link closed without goodbye; seen first by rank 0;"
         " here rank 1 waited 0.003 s for rank 3 over tcp 10.0.0.2:4001 in all_sum #812"
@@ -285,3 +285,10 @@ def test_ranks_of_other_groups_say_so() -> None:
     place = dataclasses.replace(PLACE, group="world/1.0")
     error = error_of(Failure("died", 3, 0), place)
     assert error.message.startswith("rank 3 of group 'world/1.0' on host-b died")
+
+
+def test_no_progress_says_it_once() -> None:
+    """The rank whose time ran out says what it waited for in the cause, and not again."""
+    failure = waiting(Failure("no_progress", 3, PLACE.here, "rank 1 waited 5 s in all_sum #8"))
+    error = error_of(failure, PLACE, "all_sum", "float32[1024]")
+    assert error.message == "no progress: rank 1 waited 5 s in all_sum #8"

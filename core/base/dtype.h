@@ -37,12 +37,14 @@ constexpr const char* dtype_name(DType dtype) {
   constexpr const char* kNames[kDTypeCount] = {
       "bool",   "int8",   "int16",   "int32",    "int64",   "uint8",   "uint16",
       "uint32", "uint64", "float16", "bfloat16", "float32", "float64", "complex64"};
-  return kNames[static_cast<int>(dtype)];
+  const int code = static_cast<int>(dtype);  // may come from a damaged frame
+  return code < kDTypeCount ? kNames[code] : "unknown";
 }
 
 constexpr const char* op_name(ReduceOp op) {
   constexpr const char* kNames[4] = {"sum", "max", "min", "prod"};
-  return kNames[static_cast<int>(op)];
+  const int code = static_cast<int>(op);
+  return code < 4 ? kNames[code] : "unknown";
 }
 
 }  // namespace standfast

@@ -34,7 +34,8 @@ struct Lane {
   // Set by the side that is about to sleep, cleared by whoever rings or by the sleeper itself.
   alignas(kCacheLine) std::atomic<std::uint32_t> receiver_asleep;
   alignas(kCacheLine) std::atomic<std::uint32_t> sender_asleep;
-  // Sender stores 1 after its last frame; receiver loads it before it looks at `ready` a last time.
+  // Sender stores 1 after its last frame; receiver loads it before it looks at `ready` a last time,
+  // and the other lane's sender when it has no room. Sequentially consistent against the sleepers.
   alignas(kCacheLine) std::atomic<std::uint32_t> closed;
   SlotHead heads[kSlots];
   alignas(4096) std::byte payloads[kSlots][kFrameBytes];

@@ -24,8 +24,8 @@ ShmWire::ShmWire(int peer, std::string link, Fd bell, std::shared_ptr<Mapping> m
 Turn ShmWire::send(const Tag& tag, const void* data, std::size_t bytes) {
   SF_CHECK(bytes <= kFrameBytes);
   if (sent_ - freed_seen_ == kSlots) {
-    freed_seen_ = out_.freed.load(std::memory_order_acquire);
-    if (sent_ - freed_seen_ == kSlots) return idle();
+    freed_seen_ = out_.freed.load(std::memory_order_seq_cst);
+    if (sent_ - freed_seen_ == kSlots) return no_room();
   }
   SlotHead& head = out_.heads[sent_ % kSlots];
   head.tag = tag;
@@ -53,9 +53,15 @@ SlotHead* ShmWire::next_frame() {
   return head.ready.load(std::memory_order_seq_cst) == received_ + 1 ? &head : nullptr;
 }
 
-// There is nothing to do now; is there ever going to be?
+// A peer that said goodbye takes no frame any more, whatever it has sent before.
+Turn ShmWire::no_room() {
+  if (in_.closed.load(std::memory_order_seq_cst) != 0) return Turn::kLeft;
+  return bell_ended_.load(std::memory_order_relaxed) ? Turn::kBroken : Turn::kNotYet;
+}
+
+// There is no frame now; is there ever going to be?
 Turn ShmWire::idle() {
-  if (in_.closed.load(std::memory_order_acquire) != 0 && next_frame() == nullptr) {
+  if (in_.closed.load(std::memory_order_seq_cst) != 0 && next_frame() == nullptr) {
     return Turn::kLeft;
   }
   return bell_ended_.load(std::memory_order_relaxed) ? Turn::kBroken : Turn::kNotYet;

@@ -37,6 +37,7 @@ class ShmWire final : public Wire {
 
  private:
   SlotHead* next_frame();
+  Turn no_room();
   Turn idle();
   Turn expect(const Tag& tag, std::size_t bytes, SlotHead** head);
   const std::byte* payload(const SlotHead& head) const;

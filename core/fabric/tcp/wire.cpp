@@ -1,5 +1,6 @@
 #include "core/fabric/tcp/wire.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -12,6 +13,12 @@ namespace standfast {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x31664653;  // "SFf1": a stream out of step is seen at once
+
+#ifdef POLLRDHUP
+constexpr short kPeerEnded = POLLRDHUP;
+#else
+constexpr short kPeerEnded = POLLHUP;  // macOS: told to who asks for POLLIN
+#endif
 
 }  // namespace
 
@@ -51,9 +58,11 @@ Turn TcpWire::flush() {
       }
     }
     const Transfer transfer = send_some(socket_.get(), parts, count);
-    if (transfer.kind == Transfer::Kind::kWouldBlock) return Turn::kNotYet;
+    if (transfer.kind == Transfer::Kind::kWouldBlock) {
+      return taker_gone_ ? Turn::kBroken : Turn::kNotYet;
+    }
     if (transfer.kind != Transfer::Kind::kMoved) {
-      send_error_ = transfer.code;
+      send_error_.store(transfer.code, std::memory_order_relaxed);
       return Turn::kBroken;
     }
     advance(transfer.bytes);
@@ -72,6 +81,13 @@ void TcpWire::advance(std::size_t moved) {
   }
 }
 
+// A peer that ends its direction takes no more of ours, either. Its full buffers would never tell.
+void TcpWire::asleep(Half half) {
+  if (half != Half::kSending || taker_gone_) return;
+  pollfd ready = {socket_.get(), POLLIN | kPeerEnded, 0};
+  taker_gone_ = poll(&ready, 1, 0) > 0 && (ready.revents & kPeerEnded) != 0;
+}
+
 void TcpWire::say_goodbye() {
   if (sending_) return;  // a frame was cut short: the stream can't carry a goodbye any more
   Tag tag;
@@ -83,7 +99,7 @@ void TcpWire::say_goodbye() {
 Turn TcpWire::received_end(const Transfer& transfer) {
   if (transfer.kind == Transfer::Kind::kWouldBlock) return Turn::kNotYet;
   ended_ = true;
-  receive_error_ = transfer.code;
+  receive_error_.store(transfer.code, std::memory_order_relaxed);
   return Turn::kBroken;
 }
 
@@ -101,7 +117,7 @@ Turn TcpWire::fill(std::byte* to, std::size_t bytes) {
 Turn TcpWire::read_head() {
   if (have_head_) return Turn::kDone;
   if (left_) return Turn::kLeft;
-  if (ended_ || bad_frame_) return Turn::kBroken;
+  if (ended_ || is_bad()) return Turn::kBroken;
   while (ahead_end_ - ahead_begin_ < sizeof head_) {
     std::copy(&ahead_[ahead_begin_], &ahead_[ahead_end_], &ahead_[0]);
     ahead_end_ -= ahead_begin_;
@@ -113,9 +129,10 @@ Turn TcpWire::read_head() {
   }
   copy_bytes(&head_, &ahead_[ahead_begin_], sizeof head_);
   ahead_begin_ += sizeof head_;
-  bad_frame_ = head_.magic != kMagic || head_.bytes > kFrameBytes;
-  left_ = head_.tag.kind == OpKind::kGoodbye;
-  if (bad_frame_ || left_) return read_head();
+  const bool is_ours = head_.magic == kMagic && head_.bytes <= kFrameBytes;
+  left_ = is_ours && head_.tag.kind == OpKind::kGoodbye;
+  if (!is_ours) bad_frame_.store(true, std::memory_order_relaxed);
+  if (!is_ours || left_) return read_head();
   have_head_ = true;
   payload_done_ = 0;
   return Turn::kDone;
@@ -169,9 +186,13 @@ Turn TcpWire::peek(Tag* tag, std::size_t* bytes) {
 }
 
 std::string TcpWire::trouble() const {
-  if (bad_frame_) return "a frame that is none of ours";
-  if (send_error_ != 0) return "send: " + errno_text(send_error_);
-  if (receive_error_ != 0) return "recv: " + errno_text(receive_error_);
+  if (is_bad()) return "a frame that is none of ours";
+  if (const int code = send_error_.load(std::memory_order_relaxed); code != 0) {
+    return "send: " + errno_text(code);
+  }
+  if (const int code = receive_error_.load(std::memory_order_relaxed); code != 0) {
+    return "recv: " + errno_text(code);
+  }
   return "its end of the data connection closed without goodbye";
 }
 

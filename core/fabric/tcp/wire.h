@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <memory>
 
 #include "core/base/fd.h"
@@ -24,7 +25,7 @@ class TcpWire final : public Wire {
 
   int poll_fd() const override { return socket_.get(); }
   bool wakes_by_reading(Half half) const override { return half == Half::kReceiving; }
-  void asleep(Half) override {}
+  void asleep(Half half) override;
   void awake(Half) override {}
   bool answer_bell(Half) override { return false; }
 
@@ -50,6 +51,7 @@ class TcpWire final : public Wire {
   Turn fill(std::byte* to, std::size_t bytes);
   void advance(std::size_t moved);
   Turn received_end(const Transfer& transfer);
+  bool is_bad() const { return bad_frame_.load(std::memory_order_relaxed); }
 
   Fd socket_;
 
@@ -58,7 +60,7 @@ class TcpWire final : public Wire {
   std::array<Outgoing, kQueue> queue_{};
   std::uint32_t accepted_ = 0;
   std::uint32_t sent_ = 0;
-  int send_error_ = 0;
+  bool taker_gone_ = false;  // the peer ended its direction; seen when this half goes to sleep
 
   // The receiving half. `ahead_` holds what came with a frame's end: [ahead_begin_, ahead_end_).
   static constexpr std::size_t kAheadBytes = 16 * 1024;
@@ -71,8 +73,12 @@ class TcpWire final : public Wire {
   std::size_t payload_done_ = 0;
   bool left_ = false;
   bool ended_ = false;
-  int receive_error_ = 0;
-  bool bad_frame_ = false;
+
+  // What trouble() tells, in the thread of either half, whichever half had it. Relaxed: they carry
+  // no data.
+  std::atomic<int> send_error_{0};
+  std::atomic<int> receive_error_{0};
+  std::atomic<bool> bad_frame_{false};
 };
 
 }  // namespace standfast
