@@ -28,7 +28,7 @@ CORE_TESTS := core-plain core-tsan core-asan
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .PHONY: help demo test dev dev-build wheel lint format layering core-test $(CORE_TESTS) \
-        $(CORE_TESTS:%=build-%) pytest bench clean FORCE
+        $(CORE_TESTS:%=build-%) pytest death-repeat bench clean FORCE
 
 help:
 	@echo 'make demo    train on 4 ranks, kill one, go on from the checkpoint'
@@ -85,6 +85,12 @@ DEPENDENCIES := import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); 
 $(VENV)/dependencies: build/packages.inputs $(VENV)/ready
 	@$(BIN)/python -c '$(DEPENDENCIES)' > $@.txt
 	@$(STEP) 'install packages: run time' $(PIP) install -r $@.txt
+	@touch $@
+
+# MLX has wheels for some systems only; where it has none, its tests are skipped and say so.
+$(VENV)/mlx: $(VENV)/ready
+	@$(STEP) 'install packages: MLX' sh -c "$(PIP) install --only-binary :all: 'mlx[cpu]' || \
+	  echo 'MLX has no wheel for this system: its tests will be skipped'"
 	@touch $@
 
 # --- the native module and the wheel
@@ -160,9 +166,14 @@ $(CORE_TESTS:%=build-%): build-%:
 	@$(CMAKE) --build build/$* -- --quiet
 
 # The installed wheel is tested, so the source tree must not be on the path.
-pytest: $(VENV)/group-test $(VENV)/installed
+pytest: $(VENV)/group-test $(VENV)/mlx $(VENV)/installed
 	@echo '== pytest'
 	@env -u PYTHONPATH EXPECT_INSTALLED=1 $(BIN)/pytest -p no:cacheprovider $(PYTEST_ARGS)
+
+# The tests that kill ranks, REPEAT times; prints how long survivors took to know.
+REPEAT ?= 200
+death-repeat: $(VENV)/group-test $(VENV)/installed
+	$(BIN)/python tests/death/repeat.py $(REPEAT)
 
 bench: $(VENV)/group-test $(VENV)/installed
 	$(BIN)/python bench/speed.py $(BENCH_ARGS)

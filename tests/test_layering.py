@@ -42,7 +42,7 @@ SYSTEM_HEADERS = (
     "mach/*",
     *("dlfcn.h", "errno.h", "fcntl.h", "ifaddrs.h", "libproc.h", "limits.h", "net/if.h", "netdb.h"),
     *("poll.h", "pthread.h", "sched.h", "signal.h", "spawn.h", "time.h", "unistd.h"),
-    *("immintrin.h", "arm_neon.h"),
+    *("immintrin.h", "arm_neon.h", "cpuid.h"),
 )
 
 
