@@ -61,6 +61,7 @@ class Request:
 @final
 class Failure:
     """Why an operation did not end well. kind is a key of errors.BY_KIND, or "interrupted"."""
+
     kind: str
     rank: int
     reporter: int

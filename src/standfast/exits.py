@@ -1,6 +1,8 @@
-"""Every exit status that standfast gives a process, with one sentence each. Imports nothing."""
+"""Every exit status that standfast gives a process, with one sentence each. Imports no layer."""
 
 from __future__ import annotations
+
+import signal
 
 OK = 0
 FAILURE = 1
@@ -10,6 +12,9 @@ SOFTWARE = 70
 RETRY = 75
 MISMATCH = 76
 CONFIG = 78
+TIMEOUT = 124  # as timeout(1)
+NOT_EXECUTABLE = 126  # as a shell
+NOT_FOUND = 127
 SIGNAL_BASE = 128
 
 MEANING = {
@@ -21,7 +26,18 @@ MEANING = {
     RETRY: "a peer was lost, left, failed or stalled; forming the group again is sensible",
     MISMATCH: "ranks disagree about an operation; trying again will not help",
     CONFIG: "arguments, environment or host file are wrong",
+    TIMEOUT: "the job's time limit (--timeout-s) ended it, or the program's own exit status",
+    NOT_EXECUTABLE: "the program could not be executed, or the program's own exit status",
+    NOT_FOUND: "the program was not found, or the program's own exit status",
 }
+
+
+def signal_name(number: int) -> str:
+    """Return "SIGKILL" for 9; "signal 99" where there is no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def meaning(code: int) -> str:
@@ -29,5 +45,6 @@ def meaning(code: int) -> str:
     if code in MEANING:
         return MEANING[code]
     if SIGNAL_BASE < code < SIGNAL_BASE + 65:
-        return f"ended by signal {code - SIGNAL_BASE}"
+        number = code - SIGNAL_BASE
+        return f"ended by signal {number} ({signal_name(number)})"
     return "the program's own exit status"

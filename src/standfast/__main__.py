@@ -1,0 +1,5 @@
+"""`python -m standfast` is the `standfast` command."""
+
+from standfast.command import main
+
+main()

@@ -1,0 +1,213 @@
+"""The `standfast` command. Parses, calls, and returns exit statuses; decides nothing else.
+
+Everything but click is imported where it is needed, so that ranks start early. Other commands join
+`cli` below.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from standfast import exits
+
+
+def _from_0(_ctx: click.Context, _param: click.Parameter, seconds: float | None) -> float | None:
+    """Accept a finite number of seconds."""
+    if seconds is None or 0 <= seconds <= 1e9:
+        return seconds
+    raise click.BadParameter(f"{seconds:g} is not a number of seconds from 0 on.")
+
+
+def _above_0(ctx: click.Context, param: click.Parameter, seconds: float | None) -> float | None:
+    """Accept a finite number of seconds, but not 0."""
+    if seconds == 0:
+        raise click.BadParameter("0 seconds are over before they began.")
+    return _from_0(ctx, param, seconds)
+
+
+class GroupedCommand(click.Command):
+    """A command with its options under headings; `sections` maps those to parameter names."""
+
+    def __init__(self, *args: Any, sections: dict[str, Sequence[str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._sections = sections
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options under their headings, and the rest at the end."""
+        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        left = {option.name: option.get_help_record(ctx) for option in options}
+        for heading, names in (*self._sections.items(), ("Other", [*left])):
+            records = [left.pop(name, None) for name in names]
+            rows = [record for record in records if record is not None]
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)
+
+
+@click.group(
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="\b\nExample:\n  standfast run -n 4 -- python train.py --epochs 20",
+)
+@click.option("--version", is_flag=True, help="Print the version.")
+@click.pass_context
+def cli(ctx: click.Context, version: bool) -> None:
+    """Collective communication in which a dead peer is a prompt, precise error on every rank."""
+    if version:
+        click.echo(f"standfast {_version()}")
+        ctx.exit(exits.OK)
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@cli.command(
+    cls=GroupedCommand,
+    sections={
+        "Ranks": ("ranks",),
+        "Forming again": ("restarts",),
+        "Limits": ("timeout_s", "grace_s", "kill_after_s"),
+        "Output": ("json",),
+    },
+    context_settings={"allow_interspersed_args": False, "max_content_width": 100},
+    options_metavar="-n N [OPTIONS] --",
+    short_help="Start ranks of a program, and tell who failed first.",
+    epilog="""\b
+Exit status:
+  0      all ranks returned 0
+  75     the --restarts are used up, and trying again is sensible
+  124    --timeout-s ended the job
+  126    the program is not executable; 127: there is no such program
+  128+n  signal n ended the rank that failed first, or told the launcher to end (130: Ctrl-C)
+  else   that of the rank that failed first; see `standfast explain CODE`
+
+\b
+Example:
+  standfast run -n 4 --restarts 3 -- python train.py --epochs 20""",
+)
+@click.option(
+    "-n",
+    "--ranks",
+    type=click.IntRange(1, 4096),
+    metavar="N",
+    required=True,
+    envvar="STANDFAST_RUN_RANKS",
+    show_envvar=True,
+    help="How many ranks to start on this machine.",
+)
+@click.option(
+    "--restarts",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=0,
+    show_default=True,
+    envvar="STANDFAST_RUN_RESTARTS",
+    show_envvar=True,
+    help="How often the group may be formed again after a failure; never after a usage (2),"
+    " mismatch (76) or configuration (78) error.",
+)
+@click.option(
+    "--timeout-s",
+    type=float,
+    callback=_above_0,
+    metavar="SECONDS",
+    envvar="STANDFAST_RUN_TIMEOUT_S",
+    show_envvar=True,
+    help="Limit of the whole job, restarts included.",
+)
+@click.option(
+    "--grace-s",
+    type=float,
+    callback=_from_0,
+    metavar="SECONDS",
+    default=10.0,
+    show_default=True,
+    envvar="STANDFAST_RUN_GRACE_S",
+    show_envvar=True,
+    help="How long ranks may take to end by themselves, after a failure or Ctrl-C, before SIGTERM.",
+)
+@click.option(
+    "--kill-after-s",
+    type=float,
+    callback=_from_0,
+    metavar="SECONDS",
+    default=5.0,
+    show_default=True,
+    envvar="STANDFAST_RUN_KILL_AFTER_S",
+    show_envvar=True,
+    help="How long after SIGTERM ranks get SIGKILL.",
+)
+@click.option(
+    "--json",
+    is_flag=True,
+    envvar="STANDFAST_RUN_JSON",
+    show_envvar=True,
+    help="Print one JSON object on stdout at the end; the ranks' stdout goes to stderr.",
+)
+@click.argument("command", nargs=-1, required=True, metavar="PROGRAM [ARGS]...")
+@click.pass_context
+def run(ctx: click.Context, /, command: tuple[str, ...], **options: Any) -> None:
+    """Start N ranks of PROGRAM, prefix their output, and report who failed first and why."""
+    from standfast.launch.spec import JobSpec, LaunchError
+
+    _open_standard_streams()
+    spec = JobSpec(command=command, **options)
+    try:
+        from standfast.launch.job import run_job
+
+        ctx.exit(run_job(spec))
+    except LaunchError as error:
+        _say_launch_error(error, error.status, json=spec.json)
+        ctx.exit(error.status)
+
+
+@cli.command(epilog="\b\nExample:\n  standfast explain 75")
+@click.argument("code", type=click.IntRange(0, 255))
+def explain(code: int) -> None:
+    """Say what an exit status means."""
+    click.echo(f"{code}: {exits.meaning(code)}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command; the entry point of the console script.
+
+    Ctrl-C ends it as it ends any program (click would make it status 1), unless a command, as `run`
+    does, takes the signal into its own hands.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    cli.main(args=None if arguments is None else list(arguments), prog_name="standfast")
+
+
+def _say_launch_error(error: Exception, status: int, *, json: bool) -> None:
+    click.echo(f"standfast: {error}", err=True)
+    if json:
+        from standfast.launch.summary import error_summary
+
+        click.echo(error_summary(error, status))
+
+
+def _open_standard_streams() -> None:
+    """Fill descriptors 0, 1 and 2: one that is closed would be given to our first pipe."""
+    descriptor = os.open(os.devnull, os.O_RDWR)
+    while descriptor <= 2:
+        descriptor = os.open(os.devnull, os.O_RDWR)
+    os.close(descriptor)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("standfast")
+    except PackageNotFoundError:
+        return "unknown (not installed)"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

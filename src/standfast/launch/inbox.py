@@ -1,0 +1,52 @@
+"""Signals to the launcher, turned into something its loop can read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class SignalInbox:
+    """Collects SIGINT, SIGTERM and SIGHUP, but none that was ignored at our start (nohup, `&`)."""
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        self._selector = selector
+        self._arrived: list[int] = []
+        self._before: dict[signal.Signals, Callable[[int, FrameType | None], Any] | int | None] = {}
+        self._read_fd, self._write_fd = os.pipe()
+        os.set_blocking(self._read_fd, False)
+        os.set_blocking(self._write_fd, False)
+        selector.register(self._read_fd, selectors.EVENT_READ, self._drain)
+        self._wakeup_before = signal.set_wakeup_fd(self._write_fd, warn_on_full_buffer=False)
+        for each in SIGNALS:
+            if signal.getsignal(each) is not signal.SIG_IGN:
+                self._before[each] = signal.signal(each, self._note)
+
+    def take(self) -> list[int]:
+        """Return the signals that came since the last call."""
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def close(self) -> None:
+        """Put the handlers back."""
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+        signal.set_wakeup_fd(self._wakeup_before)
+        self._selector.unregister(self._read_fd)
+        os.close(self._read_fd)
+        os.close(self._write_fd)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        self._arrived.append(number)
+
+    def _drain(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._read_fd, 512):
+                pass

@@ -1,0 +1,70 @@
+"""What the launcher needs of macOS: kqueue. The guardian stands in for a parent-death signal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import selectors
+import sys
+from collections.abc import Callable
+
+assert sys.platform == "darwin"
+
+
+class ExitWatch:
+    """Calls `tell(pid)` when a watched child has ended; it is still to be reaped then."""
+
+    def __init__(self, selector: selectors.BaseSelector, tell: Callable[[int], None]) -> None:
+        self._selector = selector
+        self._tell = tell
+        self._queue = select.kqueue()
+        selector.register(self._queue.fileno(), selectors.EVENT_READ, self._ended)
+
+    def add(self, pid: int) -> None:
+        """Watch a child that was not reaped yet; it may have ended already."""
+        change = select.kevent(
+            pid,
+            filter=select.KQ_FILTER_PROC,
+            flags=select.KQ_EV_ADD | select.KQ_EV_ONESHOT,
+            fflags=select.KQ_NOTE_EXIT,
+        )
+        try:
+            self._queue.control([change], 0, 0)
+        except ProcessLookupError:
+            self._tell(pid)
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._selector.unregister(self._queue.fileno())
+        self._queue.close()
+
+    def _ended(self) -> None:
+        for event in self._queue.control(None, 64, 0):
+            self._tell(event.ident)
+
+
+def adopt_orphans() -> None:
+    """Nothing to do: launchd reaps what dead ranks leave behind."""
+
+
+def die_with_parent(parent: int) -> None:
+    """In a new child: end at once if the launcher is gone; later the guardian sees to it."""
+    if os.getppid() != parent:
+        os._exit(137)
+
+
+def group_lives(group: int) -> bool:
+    """Whether a process group still has members; one of zombies only gives EPERM here."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def reap_strays(*, keep: int) -> None:
+    """Nothing to do: launchd does."""

@@ -1,0 +1,158 @@
+"""One rank's process and its process group: started, signalled, reaped, and known to be gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from standfast.launch.clock import now_ns
+from standfast.launch.guardian import Guardian
+from standfast.launch.lines import Tail
+from standfast.launch.output import Output, Stream
+from standfast.launch.parts import group_lives
+from standfast.launch.records import RankEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What every rank runs: the file, and the words it is called with."""
+
+    path: str
+    command: Sequence[str]
+
+
+class RankProcess:
+    """A rank that was started. Its process is the leader of a session and a group of its own.
+
+    The leader's end is not the group's: `gone` becomes True only when no member is left. Until then
+    the group's number can't be given to a stranger, so signals to it are safe.
+    """
+
+    def __init__(
+        self, rank: int, process: subprocess.Popen[bytes], streams: Sequence[Stream], tail: Tail
+    ) -> None:
+        self.rank = rank
+        self.pid = process.pid
+        self.started_ns = now_ns()
+        self.ended_ns: int | None = None
+        self.gone = False
+        self.killed_ns: int | None = None
+        self.streams = streams
+        self._tail = tail
+        self._process = process
+        self._status = 0
+        self._told: tuple[int, int] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the leader has not ended."""
+        return self.ended_ns is None
+
+    @property
+    def drained(self) -> bool:
+        """Whether all its output was passed on."""
+        return not any(stream.open for stream in self.streams)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether no event will tell of the next change: of its group, its pipes, or a SIGKILL."""
+        if self.gone:
+            return not self.drained
+        return not self.running or self.killed_ns is not None
+
+    def reap(self) -> None:
+        """Take the leader's status, after the watch has told of its end."""
+        _, status = os.waitpid(self.pid, 0)
+        self.ended_ns = now_ns()
+        self._status = os.waitstatus_to_exitcode(status)
+        self._process.returncode = self._status
+
+    def tell(self, number: signal.Signals) -> None:
+        """Send a signal to the group; the first one is remembered while the leader runs."""
+        if self.running and self._told is None:
+            self._told = (number, now_ns())
+        if number is signal.SIGKILL and self.killed_ns is None:
+            self.killed_ns = now_ns()
+        _send(self.pid, number)
+
+    def kill_rest(self) -> None:
+        """Kill what the leader left behind."""
+        if self.killed_ns is None:
+            self.killed_ns = now_ns()
+        _send(self.pid, signal.SIGKILL)
+
+    def check_gone(self) -> bool:
+        """Whether the whole group is gone, now that the leader is reaped."""
+        self.gone = self.gone or not group_lives(self.pid)
+        return self.gone
+
+    def destroyed(self) -> bool:
+        """Kill the whole group, leader included; whether nothing is left of it."""
+        self.kill_rest()
+        self._process.returncode = -signal.SIGKILL  # check_gone reaps it, not subprocess
+        return self.check_gone()
+
+    def end(self, now: int) -> RankEnd:
+        """Return how it ended; `now` is the end of a process that could not be killed."""
+        number, told_ns = self._told or (None, None)
+        return RankEnd(
+            rank=self.rank,
+            pid=self.pid,
+            started_ns=self.started_ns,
+            ended_ns=now if self.ended_ns is None else self.ended_ns,
+            status=-signal.SIGKILL if self.ended_ns is None else self._status,
+            told_signal=number,
+            told_ns=told_ns,
+            last_lines=self._tail.lines(),
+        )
+
+
+def start_rank(
+    rank: int,
+    program: Program,
+    environment: Mapping[str, str],
+    *,
+    output: Output,
+    guardian: Guardian,
+    listen_fd: int | None,
+) -> RankProcess:
+    """Start a rank, with nothing on its stdin; OSError where the system refuses."""
+    out_read, out_write = os.pipe()
+    err_read, err_write = os.pipe()
+    try:
+        process = subprocess.Popen(
+            program.command,
+            executable=program.path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out_write,
+            stderr=err_write,
+            pass_fds=() if listen_fd is None else (listen_fd,),
+            start_new_session=True,
+            preexec_fn=guardian.enter,  # noqa: PLW1509 - safe: the launcher has one thread
+        )
+    except OSError:
+        os.close(out_read)
+        os.close(err_read)
+        raise
+    finally:
+        os.close(out_write)
+        os.close(err_write)
+    tail = Tail()
+    streams = [
+        output.attach(out_read, rank=rank, stderr=False, tail=None),
+        output.attach(err_read, rank=rank, stderr=True, tail=tail),
+    ]
+    return RankProcess(rank, process, streams, tail)
+
+
+def _send(group: int, number: signal.Signals) -> None:
+    """A group that is frozen must wake up to act on a signal it could handle."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+        if number is not signal.SIGKILL:
+            os.killpg(group, signal.SIGCONT)

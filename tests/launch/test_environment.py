@@ -1,0 +1,71 @@
+"""What a rank finds in its environment."""
+
+from __future__ import annotations
+
+from standfast.launch.environment import Formation, rank_environment
+
+FORMATION = Formation(
+    job_id="standfast-1",
+    generation=2,
+    size=4,
+    port=5001,
+    master_port=5002,
+    key="k" * 64,
+    report_dir="/tmp/r",
+)
+
+
+def test_identity() -> None:
+    """A rank learns who it is in standfast's words and in torch's."""
+    environment = rank_environment({"HOME": "/h"}, FORMATION, rank=3, listen_fd=None)
+    assert environment == {
+        "HOME": "/h",
+        "STANDFAST_RANK": "3",
+        "STANDFAST_WORLD_SIZE": "4",
+        "STANDFAST_LOCAL_RANK": "3",
+        "STANDFAST_COORDINATOR": "127.0.0.1:5001",
+        "STANDFAST_GENERATION": "2",
+        "STANDFAST_JOB_ID": "standfast-1",
+        "STANDFAST_KEY": "k" * 64,
+        "STANDFAST_EXIT_ON_FAULT": "1",
+        "STANDFAST_REPORT_DIR": "/tmp/r",
+        "PYTHONUNBUFFERED": "1",
+        "RANK": "3",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "3",
+        "LOCAL_WORLD_SIZE": "4",
+        "NODE_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "5002",
+    }
+
+
+def test_the_users_own_values_win() -> None:
+    """Key, exit behaviour and buffering are the user's if set; other settings pass through."""
+    users = {
+        "STANDFAST_KEY": "secret",
+        "STANDFAST_EXIT_ON_FAULT": "0",
+        "STANDFAST_FABRIC": "tcp",
+        "PYTHONUNBUFFERED": "0",
+    }
+    environment = rank_environment(users, FORMATION, rank=0, listen_fd=9)
+    assert {name: environment[name] for name in users} == users
+    assert environment["STANDFAST_LISTEN_FD"] == "9"
+
+
+def test_an_outer_launcher_does_not_shine_through() -> None:
+    """Inside another launcher the ranks are ours alone."""
+    outer = {
+        "STANDFAST_LISTEN_FD": "5",
+        "STANDFAST_RANK": "1",
+        "STANDFAST_JOB_ID": "outer",
+        "TORCHELASTIC_RUN_ID": "x",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "STANDFAST_KEY": "",
+    }
+    environment = rank_environment(outer, FORMATION, rank=3, listen_fd=None)
+    assert not {name for name in environment if name.startswith("TORCHELASTIC")}
+    assert "STANDFAST_LISTEN_FD" not in environment
+    assert environment["STANDFAST_RANK"] == "3"
+    assert environment["STANDFAST_JOB_ID"] == "standfast-1"
+    assert environment["STANDFAST_KEY"] == "k" * 64
