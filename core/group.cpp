@@ -209,10 +209,16 @@ Result Group::run_ticketed(const Request& request, const Turnstile::Ticket& tick
   if (auto failure = refusal()) {
     result.failure = std::move(failure);
   } else {
+    const Tag tag = numbered(tag_of(request), request);
+    if (halves_of(request.kind) == Halves::kBoth) {
+      limits.collective = tag.seq;
+      limits.last_collective = &watch_->last_collective();
+    }
     side.waiter.begin(limits);
-    side.comm.begin(numbered(tag_of(request), request));
+    side.comm.begin(tag);
+    const bool deserted = watch_->leaver_before(limits.collective) >= 0;
     const bool takerless = request.kind == RequestKind::kSend && watch_->has_left(request.peer);
-    outcome = takerless ? Outcome::kLeft : execute(request, side, result);
+    outcome = deserted || takerless ? Outcome::kLeft : execute(request, side, result);
     if (outcome != Outcome::kOk) result.failure = failed(outcome, request, side);
   }
   turnstile_.leave(ticket);
@@ -276,7 +282,9 @@ const Verdict* Group::await_verdict(Nanos limit) {
 void Group::report_fault(Outcome outcome, const Side& side, const Request& request) {
   const int here = config_.shape.rank;
   const Wire* wire = side.waiter.fault();
-  const int peer = wire != nullptr ? wire->peer() : request.peer;
+  const bool is_collective = halves_of(request.kind) == Halves::kBoth;
+  const int leaver = is_collective ? watch_->leaver_before(side.comm.tag().seq) : -1;
+  const int peer = wire != nullptr ? wire->peer() : leaver >= 0 ? leaver : request.peer;
   const std::string op = operation_text(request, side.comm.tag());
   switch (outcome) {
     case Outcome::kLeft: return watch_->report(VerdictKind::kLeft, peer, "closed its group", false);
@@ -426,7 +434,7 @@ const char* Group::close(Watch::Goodbye goodbye) {
     if (alone) turnstile_.leave(ticket);
     sending_worker_.stop();
     receiving_worker_.stop();
-    watch_->end(goodbye, config_.close_linger);
+    watch_->end(goodbye, config_.close_linger, alone ? collectives_ : kEveryCollective);
     for (const auto& wire : wires_) {
       if (wire) wire->shut_down();
     }

@@ -22,6 +22,7 @@ enum Offset : std::size_t {
   kAtReporter = 16,
   kAtTextBytes = 20,
   kAtEvidence = 24,  // how many pieces of evidence follow the four fixed texts
+  kAtCollectives = 28,
 };
 
 constexpr std::size_t kTextMax = 8 * 1024;
@@ -105,6 +106,7 @@ std::vector<std::byte> encode(const Frame& frame) {
   store(head + kAtReporter, static_cast<std::int32_t>(verdict.reporter));
   store(head + kAtTextBytes, static_cast<std::uint32_t>(out.size() - kFrameHeadBytes));
   store(head + kAtEvidence, static_cast<std::uint32_t>(evidence));
+  store(head + kAtCollectives, frame.collectives);
   return out;
 }
 
@@ -126,6 +128,7 @@ std::optional<Frame> FrameReader::next() {
   frame.type = static_cast<FrameType>(type);
   frame.generation = load<std::uint32_t>(head + kAtGeneration);
   frame.suspicion = load<std::uint8_t>(head + kAtSuspicion) != 0;
+  frame.collectives = load<std::uint32_t>(head + kAtCollectives);
   frame.verdict.kind = static_cast<VerdictKind>(kind);
   frame.verdict.rank = load<std::int32_t>(head + kAtRank);
   frame.verdict.reporter = load<std::int32_t>(head + kAtReporter);

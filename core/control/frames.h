@@ -18,11 +18,16 @@ enum class FrameType : std::uint8_t {
   kLeft,         // from rank 0: verdict.rank said goodbye
 };
 
+// A rank that never left takes part in all of them.
+inline constexpr std::uint32_t kEveryCollective = UINT32_MAX;
+
 struct Frame {
   FrameType type = FrameType::kGoodbye;
   std::uint32_t generation = 0;
   // A report of a broken data wire is no verdict yet; the machine looks for the reason first.
   bool suspicion = false;
+  // kGoodbye, kLeft: how many collectives the rank took part in before it left.
+  std::uint32_t collectives = kEveryCollective;
   Verdict verdict;
 };
 

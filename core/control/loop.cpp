@@ -24,7 +24,10 @@ constexpr Nanos kFlushMax = 250 * kMillisecond;
 
 Watch::Watch(WatchConfig config, AbortWord& abort)
     : config_(std::move(config)), abort_(abort), machine_(config_.shape) {
-  left_ = std::make_unique<std::atomic<bool>[]>(static_cast<std::size_t>(config_.shape.size));
+  const auto size = static_cast<std::size_t>(config_.shape.size);
+  left_ = std::make_unique<std::atomic<bool>[]>(size);
+  collectives_ = std::make_unique<std::atomic<std::uint32_t>[]>(size);
+  for (std::size_t i = 0; i < size; ++i) collectives_[i].store(kEveryCollective);
   poller_.add(inbox_bell_.fd(), kInbox);
   for (auto& [rank, fd] : config_.links) {
     set_nonblocking(fd.get());
@@ -66,13 +69,24 @@ bool Watch::has_left(int rank) const {
   return left_[static_cast<std::size_t>(rank)].load(std::memory_order_relaxed);
 }
 
-void Watch::end(Goodbye goodbye, Nanos linger) {
+int Watch::leaver_before(std::uint32_t collective) const {
+  if (collective <= last_collective_.load(std::memory_order_acquire)) [[likely]]
+    return -1;
+  for (int rank = 0; rank < config_.shape.size; ++rank) {
+    const auto& last = collectives_[static_cast<std::size_t>(rank)];
+    if (collective > last.load(std::memory_order_relaxed)) return rank;
+  }
+  return -1;
+}
+
+void Watch::end(Goodbye goodbye, Nanos linger, std::uint32_t collectives) {
   {
     const std::lock_guard lock(mutex_);
-    ending_ = std::make_unique<Ending>(Ending{goodbye, linger});
+    ending_ = std::make_unique<Ending>(Ending{goodbye, linger, collectives});
   }
   inbox_bell_.ring();
   thread_.join();
+  links_.clear();  // nobody listens any more, and the peers shall see that
 }
 
 void Watch::abandon() {
@@ -154,8 +168,12 @@ void Watch::link_ended(int rank, std::string how) {
   if (found == links_.end()) return;
   poller_.remove(found->second.fd.get());
   links_.erase(found);
-  step({Event::Kind::kLinkEnded, rank, {}, std::move(how)});
+  if (!has_gone_home()) step({Event::Kind::kLinkEnded, rank, {}, std::move(how)});
 }
+
+// Ends are no news to who has left: rank 0 closes the link in answer to the goodbye. Rank 0 itself
+// stays coordinator.
+bool Watch::has_gone_home() const { return ending_begun_ && config_.shape.rank != 0; }
 
 // What the peer said before it ended still counts: its link is read empty first.
 void Watch::process_gone(int rank) {
@@ -163,6 +181,7 @@ void Watch::process_gone(int rank) {
     if (peer != rank) continue;
     poller_.remove_process(pid);
     if (Link* link = link_to(rank)) read_link(*link);
+    if (has_gone_home()) return;
     step({Event::Kind::kProcessGone, rank, {}, "its process " + std::to_string(pid) + " ended"});
   }
 }
@@ -170,8 +189,10 @@ void Watch::process_gone(int rank) {
 void Watch::step(const Event& event) {
   Actions actions = machine_.step(event, now_ns());
   if (event.kind == Event::Kind::kFrame) note_left();
-  if (actions.verdict) raise(std::move(*actions.verdict));
+  // Sent first, for whoever gets the verdict here may end the process at once: the others would take
+  // that for the cause.
   for (const auto& [to, frame] : actions.sends) send(to, frame);
+  if (actions.verdict) raise(std::move(*actions.verdict));
   // Who said goodbye to rank 0 waits for the link's end, to know that it was heard.
   const bool said_goodbye =
       event.kind == Event::Kind::kFrame && event.frame.type == FrameType::kGoodbye;
@@ -179,11 +200,17 @@ void Watch::step(const Event& event) {
 }
 
 void Watch::note_left() {
+  std::uint32_t last = kEveryCollective;
   for (int rank = 0; rank < config_.shape.size; ++rank) {
-    if (machine_.has_left(rank)) {
-      left_[static_cast<std::size_t>(rank)].store(true, std::memory_order_relaxed);
-    }
+    if (!machine_.has_left(rank)) continue;
+    const auto i = static_cast<std::size_t>(rank);
+    left_[i].store(true, std::memory_order_relaxed);
+    collectives_[i].store(machine_.last_collective(rank), std::memory_order_relaxed);
+    last = std::min(last, machine_.last_collective(rank));
   }
+  if (last >= last_collective_.load(std::memory_order_relaxed)) return;
+  last_collective_.store(last, std::memory_order_release);
+  for (const Bell* bell : config_.bells) bell->ring();
 }
 
 void Watch::raise(Verdict verdict) {
@@ -232,6 +259,7 @@ void Watch::begin_end() {
     frame.verdict.rank = config_.shape.rank;
     frame.verdict.reporter = config_.shape.rank;
     frame.verdict.cause = interrupted ? "interrupted" : "closed its group";
+    frame.collectives = ending_->collectives;
     for (auto& [rank, link] : links_) {
       const std::vector<std::byte> bytes = encode(frame);
       link.out.insert(link.out.end(), bytes.begin(), bytes.end());
@@ -241,6 +269,9 @@ void Watch::begin_end() {
     const Nanos patience =
         config_.shape.rank == 0 ? ending_->linger : std::min(ending_->linger, kFlushMax);
     end_at_ = deadline_after(now, interrupted ? kFlushMax : patience);
+    // Rank 0 is the judge of whether it left itself, too.
+    const bool coordinates = config_.shape.rank == 0 && !interrupted;
+    if (coordinates) step({Event::Kind::kLeaving, 0, std::move(frame), {}});
   } else {
     end_at_ = deadline_after(now, kFlushMax);
   }

@@ -45,13 +45,18 @@ class Watch {
   void report(Verdict verdict, bool suspicion);
   // The peer said goodbye. Any thread.
   bool has_left(int rank) const;
+  // The last collective that all ranks take part in: those who left were done with it.
+  const std::atomic<std::uint32_t>& last_collective() const { return last_collective_; }
+  // Who does not take part in this collective; -1 if all do. Any thread.
+  int leaver_before(std::uint32_t collective) const;
   // The error has reached the program: it decides from here on, the exit timer is off.
   void taken() { taken_.store(true, std::memory_order_relaxed); }
 
   // Says goodbye (unless there is a verdict) and joins the thread. An `interrupted` goodbye ends
   // the group for all. Rank 0 stays up to `linger` for those who have not left yet.
+  // `collectives`: how many this rank took part in.
   enum class Goodbye { kOrderly, kInterrupted, kNone };
-  void end(Goodbye goodbye, Nanos linger);
+  void end(Goodbye goodbye, Nanos linger, std::uint32_t collectives = kEveryCollective);
 
   // In the child of a fork: closes what would hide the parent's death. The thread does not exist
   // there.
@@ -80,6 +85,7 @@ class Watch {
   void begin_end();
   bool has_ended() const;
   bool is_flushed() const;
+  bool has_gone_home() const;
   void serve_sigterm();
   void exit_if_due(Nanos now) const;
   Nanos next_wake(Nanos now) const;
@@ -97,11 +103,17 @@ class Watch {
   struct Ending {
     Goodbye goodbye;
     Nanos linger;
+    std::uint32_t collectives;
   };
   std::unique_ptr<Ending> ending_;
 
-  // Written by the watch's thread, read by has_left(). Relaxed: a hint, no data hangs on it.
+  // Written by the watch's thread, read by has_left() and leaver_before(). Relaxed: hints, no data
+  // hangs on them. The second is the last collective of each rank.
   std::unique_ptr<std::atomic<bool>[]> left_;
+  std::unique_ptr<std::atomic<std::uint32_t>[]> collectives_;
+  // The least of them. Written by the watch's thread, which then rings the bells; read by waits,
+  // when they begin and whenever they wake. Release, acquire: who sees it finds its rank above.
+  std::atomic<std::uint32_t> last_collective_{kEveryCollective};
   // Written by taken(), read by the watch's thread. Relaxed: the timer's grace is far longer than
   // any delay.
   std::atomic<bool> taken_{false};

@@ -29,6 +29,7 @@ Actions Machine::step(const Event& event, Nanos now) {
     case Event::Kind::kLinkEnded: on_link_ended(event.rank, event.text, actions); break;
     case Event::Kind::kProcessGone: on_process_gone(event.rank, event.text, actions); break;
     case Event::Kind::kLocal: on_report(event.frame, now, actions); break;
+    case Event::Kind::kLeaving: on_goodbye(shape_.rank, event.frame, actions); break;
     case Event::Kind::kTick: break;
   }
   if (now >= wakes_at()) conclude(actions);
@@ -55,9 +56,9 @@ void Machine::on_frame(const Event& event, Nanos now, Actions& actions) {
   if (event.frame.generation != shape_.generation) return;
   const Verdict& said = event.frame.verdict;
   switch (event.frame.type) {
-    case FrameType::kGoodbye: on_goodbye(event.rank, said, actions); break;
+    case FrameType::kGoodbye: on_goodbye(event.rank, event.frame, actions); break;
     case FrameType::kLeft:
-      if (is_peer(said.rank)) member(said.rank).left = true;
+      if (is_peer(said.rank)) note_goodbye(said.rank, event.frame);
       break;
     case FrameType::kReport:
       if (shape_.rank == 0) on_report(event.frame, now, actions);
@@ -68,11 +69,19 @@ void Machine::on_frame(const Event& event, Nanos now, Actions& actions) {
   }
 }
 
-void Machine::on_goodbye(int rank, const Verdict& said, Actions& actions) {
+void Machine::note_goodbye(int rank, const Frame& frame) {
   member(rank).left = true;
-  if (shape_.rank == 0) {
-    tell_all(frame_of(FrameType::kLeft, verdict_of(VerdictKind::kNone, rank, said.cause)), rank,
-             actions);
+  member(rank).goodbye = frame.verdict.cause;
+  member(rank).collectives = frame.collectives;
+}
+
+void Machine::on_goodbye(int rank, const Frame& frame, Actions& actions) {
+  const Verdict& said = frame.verdict;
+  note_goodbye(rank, frame);
+  if (shape_.rank == 0 && rank != 0) {
+    Frame news = frame_of(FrameType::kLeft, verdict_of(VerdictKind::kNone, rank, said.cause));
+    news.collectives = frame.collectives;
+    tell_all(news, rank, actions);
   }
   // An interrupted rank leaves in the middle of things: nobody can go on. An orderly one ends
   // nothing, unless somebody waits for it; that its process ended is no news then.
@@ -110,7 +119,7 @@ void Machine::on_report(Frame report, Nanos now, Actions& actions) {
   if (report.suspicion && accused.left) {
     // A process that is gone is nobody's loss if it left before.
     if (verdict.kind == VerdictKind::kDied) return;
-    verdict.kind = VerdictKind::kLeft;
+    verdict = left(verdict);
     report.suspicion = false;
   }
   if (!decides_here()) {
@@ -143,7 +152,7 @@ void Machine::conclude(Actions& actions) {
   const Member& accused = *first_due();
   Verdict verdict = accused.suspicion->verdict;
   if (verdict.kind == VerdictKind::kLinkLost) {
-    if (accused.left) verdict.kind = VerdictKind::kLeft;
+    if (accused.left) verdict = left(verdict);
     if (accused.gone && !accused.left) verdict.kind = VerdictKind::kDied;
   }
   // Rank 0 did not answer in time. If it is only slow, it shall come to the same verdict, before
@@ -184,6 +193,17 @@ Verdict Machine::reason(VerdictKind kind, int rank, std::string cause) const {
     add_evidence(verdict, observation(before->verdict));
     for (const std::string& text : before->verdict.evidence) add_evidence(verdict, text);
   }
+  return verdict;
+}
+
+// What looked like a fault was the end of a rank that had left; what was seen is evidence.
+Verdict Machine::left(const Verdict& suspicion) const {
+  Verdict verdict = suspicion;
+  verdict.kind = VerdictKind::kLeft;
+  verdict.cause = member(suspicion.rank).goodbye;
+  verdict.evidence.clear();
+  add_evidence(verdict, observation(suspicion));
+  for (const std::string& text : suspicion.evidence) add_evidence(verdict, text);
   return verdict;
 }
 

@@ -20,6 +20,7 @@ struct Event {
     kProcessGone,  // the process of `rank`, on this host, is gone; its link has been read empty
                    // before
     kLocal,        // this rank's own operations report `frame`
+    kLeaving,      // rank 0 itself says goodbye in `frame`, and goes on as coordinator
     kTick,         // nothing but time
   };
   Kind kind = Kind::kTick;
@@ -55,7 +56,9 @@ class Machine {
   // When kTick is due, or kNever.
   Nanos wakes_at() const;
 
-  bool has_left(int rank) const { return members_[static_cast<std::size_t>(rank)].left; }
+  bool has_left(int rank) const { return member(rank).left; }
+  // The last collective that this rank takes part in.
+  std::uint32_t last_collective(int rank) const { return member(rank).collectives; }
   bool is_decided() const { return decided_; }
 
  private:
@@ -66,6 +69,8 @@ class Machine {
   };
   struct Member {
     bool left = false;  // said goodbye
+    std::string goodbye;
+    std::uint32_t collectives = kEveryCollective;
     bool link_up = true;
     bool gone = false;  // its process ended
     std::optional<Suspicion> suspicion;
@@ -80,7 +85,9 @@ class Machine {
   Verdict reason(VerdictKind kind, int rank, std::string cause) const;
 
   void on_frame(const Event& event, Nanos now, Actions& actions);
-  void on_goodbye(int rank, const Verdict& said, Actions& actions);
+  void on_goodbye(int rank, const Frame& frame, Actions& actions);
+  void note_goodbye(int rank, const Frame& frame);
+  Verdict left(const Verdict& suspicion) const;
   void on_link_ended(int rank, const std::string& how, Actions& actions);
   void on_process_gone(int rank, const std::string& how, Actions& actions);
   void on_report(Frame report, Nanos now, Actions& actions);

@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <mutex>
+#include <new>
 
 namespace standfast::sigterm {
 namespace {
@@ -20,12 +22,14 @@ bool initialised = false;
 int enlisted = 0;
 
 void handle(int) {
+  const int errno_before = errno;  // belongs to whatever was interrupted
   came.store(true);
   for (const auto& bell : bells) {
     const char letter = 't';
     const int fd = bell.load();
     if (fd != kFree && write(fd, &letter, 1) < 0) continue;  // full: it will wake anyway
   }
+  errno = errno_before;
 }
 
 bool install() {
@@ -92,7 +96,11 @@ void resign(int bell_fd) {
 }
 
 void forget() {
-  restore();  // the lock may be held by a thread that does not exist here
+  restore();
+  new (&mutex) std::mutex;  // it may be held by a thread that does not exist here
+  for (auto& bell : bells) bell.store(kFree);
+  enlisted = 0;
+  came.store(false);
 }
 
 }  // namespace standfast::sigterm

@@ -9,6 +9,8 @@
 namespace standfast {
 namespace {
 
+// About a microsecond.
+constexpr int kSpinsMin = 20;
 constexpr Nanos kSleepMax = 100 * kMillisecond;
 // Signals are looked at this often while we are awake; asleep they interrupt the poll.
 constexpr Nanos kSignalEvery = 50 * kMillisecond;
@@ -33,7 +35,7 @@ int usable_cores() {
 
 SpinBudget spin_budget(int ranks_here, int cores) {
   constexpr Nanos kYielding = 400 * kMicrosecond;
-  return {.spins = ranks_here <= cores ? 1000 : 20, .yielding_ns = kYielding};
+  return {.spins_max = ranks_here <= cores ? 1000 : kSpinsMin, .yielding_ns = kYielding};
 }
 
 Outcome Waiter::faulted(Turn turn, Wire& wire) {
@@ -65,12 +67,17 @@ Outcome Waiter::wait(Wire& wire, Half half, Try attempt) {
   return outcome;
 }
 
+// Spinning pays while the peer runs on another core. Where it does not - it is late, or waits for
+// this very core - the next wait spins less; where it does, more.
 Outcome Waiter::spin(Wire& wire, Try attempt) {
-  for (int turn = 0; turn < budget_.spins; ++turn) {
+  for (int turn = 0; turn < spins_; ++turn) {
     pause_core();
     const Outcome outcome = settle(attempt(), wire);
-    if (outcome != Outcome::kPending) return outcome;
+    if (outcome == Outcome::kPending) continue;
+    spins_ = std::min(2 * spins_, budget_.spins_max);
+    return outcome;
   }
+  spins_ = std::max(spins_ / 2, kSpinsMin);
   return Outcome::kPending;
 }
 
@@ -94,6 +101,7 @@ Outcome Waiter::sleep(Wire& wire, Half half, Try attempt, Nanos start) {
     wire.awake(half);
     if (outcome != Outcome::kPending) return outcome;
     if (interrupted(now_ns(), signalled)) return Outcome::kInterrupted;
+    if (is_deserted()) return Outcome::kLeft;
     // Time is up only if a last look finds nothing: the sleep may have ended with data.
     if (const Outcome late = check_clock(start, now_ns()); late != Outcome::kOk) {
       const Outcome last = settle(attempt(), wire);
@@ -140,6 +148,12 @@ Outcome Waiter::pump() {
 Outcome Waiter::check_clock(Nanos start, Nanos now) const {
   if (now >= limits_.deadline) return Outcome::kTimeout;
   return now - start >= limits_.progress ? Outcome::kNoProgress : Outcome::kOk;
+}
+
+// Somebody left before this collective: it can't end well, whoever it is that we wait for.
+bool Waiter::is_deserted() const {
+  return limits_.last_collective != nullptr &&
+         limits_.collective > limits_.last_collective->load(std::memory_order_acquire);
 }
 
 bool Waiter::interrupted(Nanos now, bool at_once) {

@@ -3,6 +3,7 @@
 // wakes at least every 100 ms.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -19,7 +20,7 @@ enum class [[nodiscard]] Outcome : std::uint8_t {
   kPending,      // between the stages of a wait: nothing yet, go on. Never returned by until()
   kVerdict,      // the abort word is set
   kMismatch,     // fault() carries a frame of another operation
-  kLeft,         // fault() said goodbye
+  kLeft,         // fault() said goodbye; null: somebody who does not take part in this collective
   kBroken,       // fault() ended without goodbye
   kTimeout,      // the operation's own time limit
   kNoProgress,   // the group's limit for one wait
@@ -36,7 +37,7 @@ enum class [[nodiscard]] Outcome : std::uint8_t {
 
 // How long a wait stays awake. Fewer cores than ranks: yield early, for the peer needs the core.
 struct SpinBudget {
-  int spins = 0;
+  int spins_max = 0;
   Nanos yielding_ns = 0;
 };
 SpinBudget spin_budget(int ranks_here, int cores);
@@ -51,6 +52,9 @@ struct Limits {
   Nanos deadline = kNever;  // absolute
   Nanos progress = kNever;  // for one wait
   InterruptCheck interrupted = nullptr;
+  // A collective's number, and the last one that all ranks take part in; see Watch.
+  std::uint32_t collective = 0;
+  const std::atomic<std::uint32_t>* last_collective = nullptr;
 };
 
 class Waiter {
@@ -64,6 +68,7 @@ class Waiter {
         neighbour_(neighbour),
         pumps_(pumps),
         budget_(budget),
+        spins_(budget.spins_max),
         wires_(wires) {}
 
   void begin(const Limits& limits) {
@@ -112,6 +117,7 @@ class Waiter {
   Outcome settle(Turn turn, Wire& wire);
   Outcome pump();
   Outcome check_clock(Nanos start, Nanos now) const;
+  bool is_deserted() const;
   bool interrupted(Nanos now, bool at_once = false);
   // True if a signal cut it short.
   bool doze(Wire& wire, Half half, Nanos now);
@@ -121,6 +127,7 @@ class Waiter {
   const Bell& neighbour_;
   const bool pumps_;
   const SpinBudget budget_;
+  int spins_;
   const std::vector<std::unique_ptr<Wire>>& wires_;
   Limits limits_;
   Wire* fault_ = nullptr;
