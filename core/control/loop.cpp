@@ -189,8 +189,8 @@ void Watch::process_gone(int rank) {
 void Watch::step(const Event& event) {
   Actions actions = machine_.step(event, now_ns());
   if (event.kind == Event::Kind::kFrame) note_left();
-  // Sent first, for whoever gets the verdict here may end the process at once: the others would take
-  // that for the cause.
+  // Sent first, for whoever gets the verdict here may end the process at once: the others would
+  // take that for the cause.
   for (const auto& [to, frame] : actions.sends) send(to, frame);
   if (actions.verdict) raise(std::move(*actions.verdict));
   // Who said goodbye to rank 0 waits for the link's end, to know that it was heard.

@@ -58,7 +58,7 @@ class Player {
     reduce_scatter(count);
     all_to_all(count);
     for (int root = 0; root < size_; ++root) {
-      if (count > kSmall && root != static_cast<int>(count) % size_) continue;
+      if (count != kEveryRoot && root != static_cast<int>(count) % size_) continue;
       broadcast(count, root);
       gather(count, root);
       gather_bytes(count, root);
@@ -71,7 +71,7 @@ class Player {
 
  private:
   static constexpr std::size_t kGuards = 4;
-  static constexpr std::size_t kSmall = 7;  // so far every root has its turn
+  static constexpr std::size_t kEveryRoot = 3;  // the count at which every root has its turn
 
   std::size_t blocks(std::size_t count) const { return static_cast<std::size_t>(size_) * count; }
 
@@ -231,23 +231,14 @@ constexpr std::size_t kFrameInts = kFrameBytes / sizeof(std::int32_t);
 // Every operation gives on every rank what plain arithmetic gives, for all small sizes and around
 // the frame's, for groups of 2 to 5 over both fabrics and topologies.
 TEST_CASE("group: every operation") {
-  const std::size_t counts[] = {0,
-                                1,
-                                2,
-                                3,
-                                4,
-                                5,
-                                7,
-                                4095,
-                                4096,
-                                4097,
-                                kFrameInts - 1,
-                                kFrameInts,
-                                kFrameInts + 1,
-                                2 * kFrameInts + 5};
+  const std::size_t counts[] = {
+      0, 1, 2, 3, 5, 4096, 4097, kFrameInts - 1, kFrameInts, kFrameInts + 1, 2 * kFrameInts + 5};
   for (const FabricKind fabric : {FabricKind::kShm, FabricKind::kTcp}) {
     for (const Topology topology : {Topology::kMesh, Topology::kRing}) {
       for (int size = 2; size <= 5; ++size) {
+        // All sizes with each fabric and with each topology; the other pairings with three ranks.
+        const bool is_pair = (fabric == FabricKind::kShm) == (topology == Topology::kMesh);
+        if (!is_pair && size != 3) continue;
         INFO(std::string(fabric_name(fabric)), ", topology ", static_cast<int>(topology), ", size ",
              size);
         Team team({.size = size, .fabric = fabric, .topology = topology});
@@ -255,7 +246,7 @@ TEST_CASE("group: every operation") {
         team.each([&](int rank) {
           Player player(team[rank], rank, size, complaints[static_cast<std::size_t>(rank)]);
           for (const std::size_t count : counts) {
-            if (count < kFrameInts || size == 3) player.play(count);
+            if (count < kFrameInts - 1 || (size == 3 && is_pair)) player.play(count);
           }
         });
         check_none(complaints);

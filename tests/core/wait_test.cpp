@@ -193,7 +193,7 @@ TEST_CASE_TEMPLATE("wait: what ends it", Fabric, EVERY_FABRIC) {
     CAPTURE(what);
     // The quickest of some: a loaded machine is slow, a lost wake-up is never quick.
     Nanos quickest = kNever;
-    for (int run = 0; run < 5; ++run) {
+    for (int run = 0; run < 3; ++run) {
       Rig rig;
       auto peer = rig.connect(Fabric::make());
       rig.waiter.begin(limit(test::kPatience));

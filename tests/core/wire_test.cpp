@@ -44,12 +44,13 @@ Turn flush(WirePair& wires, Wire& from) {
 }
 
 // Sends until nothing more is accepted: frame n carries n. Returns how many were.
-std::uint32_t fill(Wire& from, std::vector<std::vector<std::byte>>& frames, std::size_t bytes) {
-  for (std::uint32_t n = 0; n < 10'000; ++n) {
+std::uint32_t fill(Wire& from, std::vector<std::vector<std::byte>>& frames, std::size_t bytes,
+                   std::uint32_t limit = 10'000) {
+  for (std::uint32_t n = 0; n < limit; ++n) {
     if (n == frames.size()) frames.push_back(pattern(bytes, n));
     if (from.send(tag_of(n), frames[n].data(), bytes) != Turn::kDone) return n;
   }
-  return 10'000;
+  return limit;
 }
 
 #define EVERY_FABRIC Shm, Tcp, TightTcp
@@ -102,7 +103,8 @@ TEST_CASE_TEMPLATE("wire: frames in flight", Fabric, EVERY_FABRIC) {
     CAPTURE(bytes);
     WirePair wires = Fabric::make();
     std::vector<std::vector<std::byte>> frames;
-    CHECK(fill(*wires.a, frames, bytes) >= static_cast<std::uint32_t>(kFramesInFlight));
+    constexpr auto kFrames = static_cast<std::uint32_t>(kFramesInFlight);
+    CHECK(fill(*wires.a, frames, bytes, kFrames) == kFrames);
   }
 }
 

@@ -1,0 +1,459 @@
+"""Deaths at other moments: idle, in init, in close, several at once, with a child that lives on."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.death.harness import Case, segments_of
+from tests.death.judge import PROMISE_S, check_aftermath, check_death
+from tests.death.nursery import now_ns
+from tests.death.processes import Event, Nursery
+
+FABRICS = ("shm", "tcp")
+HEALTH_S = 2.0
+
+
+@pytest.mark.parametrize("victim", range(4))
+@pytest.mark.parametrize("fabric", FABRICS)
+def test_idle(nursery: Nursery, fabric: str, victim: int) -> None:
+    """Nobody calls anything: healthy() turns False on all survivors within 2 s (R12)."""
+    with Case(nursery, 4, "idle", init={"fabric": fabric}, quick_end=True) as case:
+        case.wait_all("ready")
+        killed_ns = case.kill(victim)
+        for rank in case.others(victim):
+            event = case.wait(rank, "unhealthy")
+            case.prompt(f"idle, healthy() {fabric}", killed_ns, event.ns, HEALTH_S)
+            assert event["last"]["type"] == "PeerDied", event
+            assert event["last"]["rank"] == victim, event
+            check_death(case, rank, victim, killed_ns, None, began=False)
+        check_aftermath(case, case.others(victim))
+
+
+@pytest.mark.parametrize("victim", range(4))
+@pytest.mark.parametrize("fabric", FABRICS)
+def test_right_after_init(nursery: Nursery, fabric: str, victim: int) -> None:
+    """A rank that dies as soon as its init() has returned is missed by those still in it."""
+    code = """
+        def all_of_it():
+            group = here.init()
+            if here.rank == here.args["victim"]:
+                here.say("ready")
+                here.ask()
+            while True:
+                group.barrier()
+        attempt("init", all_of_it)
+        """
+    args = {"code": code, "victim": victim}
+    with Case(nursery, 4, "program", args, init={"fabric": fabric}, quick_end=True) as case:
+        case.wait(victim, "ready")
+        killed_ns = case.kill(victim)
+        for rank in case.others(victim):
+            error = case.error(rank)
+            assert error.error["type"] == "PeerDied", f"{error}\n{case.story()}"
+            assert error.error["rank"] == victim, f"{error}\n{case.story()}"
+            case.prompt(f"right after init {fabric}", killed_ns, error.ns, PROMISE_S)
+        case.finish(victim)
+
+
+# --- in init --------------------------------------------------------------------------------------
+
+FORMING = """
+    seen = []
+
+    def stop_at(frame, event, argument):
+        '''Stop at the first call of the stage-th function of rendezvous; names all until then.'''
+        if event != "call" or "rendezvous" not in frame.f_code.co_filename:
+            return
+        name = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_code.co_qualname}"
+        if name in seen:
+            return
+        seen.append(name)
+        if len(seen) == here.args["stage"]:
+            sys.setprofile(None)
+            here.say("ready", at=name)
+            here.ask()
+
+    def form():
+        if here.rank == here.args["victim"]:
+            sys.setprofile(stop_at)
+        group = here.init(timeout_s=here.args["timeout_s"])
+        sys.setprofile(None)
+        here.say("formed", stages=len(seen))
+        if not here.args["stage"]:
+            here.ask()
+            group.close()
+            return
+        while True:
+            group.barrier()
+
+    attempt("init", form)
+    """
+FORMING_S = 1.5
+
+
+def stages(nursery: Nursery, victim: int, fabric: str) -> int:
+    """Count the functions of rendezvous that a rank calls."""
+    args = {"code": FORMING, "victim": victim, "stage": 0, "timeout_s": 20.0}
+    with Case(nursery, 3, "program", args, init={"fabric": fabric}, quick_end=True) as case:
+        case.wait_all("formed")
+        found: int = case.wait(victim, "formed")["stages"]
+        case.finish()
+    return found
+
+
+def check_forming(case: Case, rank: int, victim: int, killed_ns: int) -> None:
+    """A survivor names the victim: as dead, at once, if it had come; else as missing, in time."""
+    event = case.error(rank)
+    error = event.error
+    if error["type"] == "PeerDied":
+        assert error["rank"] == victim, f"{error}\n{case.story()}"
+        case.prompt("in init", killed_ns, event.ns, PROMISE_S)
+        return
+    assert error["type"] == "RendezvousError", f"{error}\n{case.story()}"
+    assert error["missing"] == [victim], f"{error}\n{case.story()}"
+    case.prompt("in init, not yet there", killed_ns, event.ns, FORMING_S + PROMISE_S)
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+@pytest.mark.parametrize("fabric", FABRICS)
+def test_in_init(nursery: Nursery, fabric: str, victim: int) -> None:
+    """Killed at any step of forming the group, first or last: nobody waits longer than promised.
+
+    Every step is a function of rendezvous at its first call; a case for every sixth, from another
+    one on each time. Six cases run side by side, since some wait for a deadline.
+    """
+    count = stages(nursery, victim, fabric)
+    assert count > 30, "the steps of rendezvous were not found"
+    first = 1 + (victim + 3 * FABRICS.index(fabric)) % 6
+    waiting = list(range(first, count + 1, 6))
+    while waiting:
+        now, waiting = waiting[:6], waiting[6:]
+        in_init_side_by_side(nursery, fabric, victim, now)
+
+
+def in_init_side_by_side(nursery: Nursery, fabric: str, victim: int, steps: list[int]) -> None:
+    cases = [
+        Case(
+            nursery,
+            3,
+            "program",
+            {"code": FORMING, "victim": victim, "stage": stage, "timeout_s": FORMING_S},
+            init={"fabric": fabric},
+            quick_end=True,
+        )
+        for stage in steps
+    ]
+    entered: list[Case] = []
+    try:
+        killed: list[int] = []
+        for case in cases:
+            entered.append(case.__enter__())
+        for case in cases:
+            case.wait(victim, "ready")
+            killed.append(case.kill(victim))
+        for case, killed_ns in zip(cases, killed, strict=True):
+            for rank in case.others(victim):
+                check_forming(case, rank, victim, killed_ns)
+            case.finish(victim)
+    finally:
+        left = [name for case in entered for name in case.clean_up()]
+    assert not left, f"segments left: {left}"
+
+
+def test_never_started(nursery: Nursery) -> None:
+    """A rank that never comes is named by all others at the deadline, and not later."""
+    args = {"code": FORMING, "victim": -1, "stage": 1, "timeout_s": 1.5}
+    with Case(nursery, 4, "program", args, absent=[2]) as case:
+        for rank in case.others():
+            event = case.error(rank)
+            assert event.error["type"] == "RendezvousError", event
+            assert event.error["missing"] == [2], event
+            assert event["took_s"] > 1.4, event
+            case.prompt("never started", case.began_ns, event.ns, 1.5 + PROMISE_S + 0.5)
+        case.finish()
+
+
+# --- in close -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delay_us", [0, 100, 300, 1000, 3000])
+@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("fabric", FABRICS)
+def test_in_close(nursery: Nursery, fabric: str, victim: int, delay_us: int) -> None:
+    """All close, and one is killed in the middle of that: the others' close() returns, in order."""
+    code = """
+        group = here.init()
+        group.barrier()
+        here.say("ready")
+        here.ask()
+        if here.rank == here.args["victim"]:
+            def end():
+                time.sleep(here.args["delay_us"] / 1e6)
+                os.kill(os.getpid(), signal.SIGKILL)
+            threading.Thread(target=end).start()
+        attempt("close", group.close, "closed")
+        """
+    args = {"code": code, "victim": victim, "delay_us": delay_us}
+    with Case(nursery, 4, "program", args, init={"fabric": fabric}) as case:
+        case.wait_all("ready")
+        for rank in case.others():
+            case.tell(rank)
+        for rank in case.others(victim):
+            closed = case.wait(rank, "closed")
+            assert "error" not in closed.fields, f"{closed}\n{case.story()}"
+            assert closed["took_s"] < HEALTH_S, f"{closed}\n{case.story()}"
+        case.finish(victim)
+
+
+CLOSING = """
+    group = here.init(close_linger_s=10.0)
+    group.barrier()
+    here.say("ready")
+    here.ask()
+    here.say("closing")
+    attempt("close", group.close, "closed")
+    """
+
+
+def test_while_rank_0_closes(nursery: Nursery) -> None:
+    """Rank 0 stays for one that is not done yet: the death of that one ends it."""
+    with Case(nursery, 3, "program", {"code": CLOSING}) as case:
+        case.wait_all("ready")
+        case.tell(1)
+        case.wait(1, "closed")
+        case.tell(0)
+        case.wait(0, "closing")
+        case.wait_asleep(0)
+        killed_ns = case.kill(2)
+        closed = case.wait(0, "closed")
+        assert "error" not in closed.fields, f"{closed}\n{case.story()}"
+        assert closed.ns > killed_ns, "rank 0 did not stay"
+        case.prompt("rank 0 in close", killed_ns, closed.ns, PROMISE_S)
+        case.finish(2)
+
+
+def test_close_without_rank_0(nursery: Nursery) -> None:
+    """Rank 0 is frozen and hears no goodbye: the others' close() returns all the same."""
+    with Case(nursery, 3, "program", {"code": CLOSING}) as case:
+        case.wait_all("ready")
+        case.freeze(0)
+        for rank in (1, 2):
+            case.tell(rank)
+            closed = case.wait(rank, "closed")
+            assert "error" not in closed.fields, f"{closed}\n{case.story()}"
+            case.prompt("close, rank 0 frozen", case.wait(rank, "closing").ns, closed.ns, PROMISE_S)
+        case.thaw(0)
+        case.finish()
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_closing_rank_dies(nursery: Nursery, victim: int) -> None:
+    """A rank closes while others wait for it, and is killed in that: it left, or it died."""
+    code = """
+        group = here.init()
+        group.barrier()
+        here.say("ready")
+        if here.rank == here.args["victim"]:
+            threading.Thread(target=lambda: (time.sleep(0.0005), os.kill(os.getpid(), 9))).start()
+            group.close()
+        else:
+            attempt("barrier", group.barrier)
+            aftermath(here, group)
+        """
+    with Case(nursery, 4, "program", {"code": code, "victim": victim}) as case:
+        begun_ns = now_ns()
+        for rank in case.others(victim):
+            event = case.error(rank)
+            assert event.error["type"] in ("PeerDied", "PeerLeft"), f"{event}\n{case.story()}"
+            assert event.error["rank"] == victim, f"{event}\n{case.story()}"
+            case.prompt("killed in close", begun_ns, event.ns, PROMISE_S + 1.0)
+        check_aftermath(case, case.others(victim))
+
+
+# --- several --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("victims", list(itertools.combinations(range(4), 2)))
+@pytest.mark.parametrize("fabric", FABRICS)
+def test_two_at_once(nursery: Nursery, fabric: str, victims: tuple[int, int]) -> None:
+    """Two die together: every survivor names one of them."""
+    args = {"op": "all_reduce large", "peer": victims[0], "idle": victims}
+    case = Case(nursery, 4, "blocked", args, init={"fabric": fabric}, quick_end=True)
+    with case:
+        case.wait_all("ready")
+        survivors = case.others(*victims)
+        case.wait_asleep(*survivors)
+        killed_ns = case.kill(*victims)
+        for rank in survivors:
+            named = case.error(rank).error["rank"]
+            assert named in victims, f"{named}\n{case.story()}"
+            check_death(case, rank, named, killed_ns, f"two at once {fabric}")
+        check_aftermath(case, survivors)
+
+
+@pytest.mark.parametrize("survivor", range(4))
+@pytest.mark.parametrize("fabric", FABRICS)
+def test_all_but_one(nursery: Nursery, fabric: str, survivor: int) -> None:
+    """The last one names one of the dead."""
+    victims = [rank for rank in range(4) if rank != survivor]
+    args = {"op": "all_reduce", "peer": victims[0], "idle": victims}
+    with Case(nursery, 4, "blocked", args, init={"fabric": fabric}, quick_end=True) as case:
+        case.wait_all("ready")
+        case.wait_asleep(survivor)
+        killed_ns = case.kill(*victims)
+        named = case.error(survivor).error["rank"]
+        assert named in victims, case.story()
+        check_death(case, survivor, named, killed_ns, f"all but one {fabric}")
+        check_aftermath(case, [survivor])
+
+
+@pytest.mark.parametrize("fabric", FABRICS)
+def test_rank_0_goes_at_once(nursery: Nursery, fabric: str) -> None:
+    """Rank 0, which tells all others, ends as soon as it hears: they still hear who died first."""
+    code = """
+        group = here.init()
+        group.barrier()
+        here.say("ready")
+        if here.rank == 1:
+            here.ask()
+        try:
+            group.barrier()
+        except standfast.PeerDied as error:
+            if here.rank == 0:
+                os._exit(3)
+            here.say("raised", error=described(error))
+        here.ask()
+        """
+    for _ in range(10):
+        case = Case(nursery, 4, "program", {"code": code}, init={"fabric": fabric}, quick_end=True)
+        with case:
+            case.wait_all("ready")
+            case.wait_asleep(0, 2, 3)
+            killed_ns = case.kill(1)
+            for rank in (2, 3):
+                check_death(case, rank, 1, killed_ns, f"rank 0 goes at once {fabric}")
+            case.finish(1, statuses={0: 3})
+
+
+# --- a child that lives on ------------------------------------------------------------------------
+
+CHILDREN = {
+    "os.fork": """
+        if os.fork() == 0:
+            time.sleep(60)
+            os._exit(0)
+        """,
+    "fork without handlers": """
+        # The system call itself: no atfork handler runs, the child keeps every descriptor.
+        number = 57 if os.uname().machine == "x86_64" else 220  # fork, or clone with SIGCHLD
+        if ctypes.CDLL(None).syscall(number, 17, 0, 0, 0, 0) == 0:
+            ctypes.CDLL(None).sleep(60)
+            os._exit(0)
+        """,
+    "multiprocessing": """
+        multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,)).start()
+        """,
+    "subprocess": """
+        import subprocess
+        subprocess.Popen(["sleep", "60"], close_fds=False)
+        """,
+}
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("fabric", FABRICS)
+@pytest.mark.parametrize("how", CHILDREN)
+def test_child_lives_on(nursery: Nursery, how: str, fabric: str, victim: int) -> None:
+    """A forked child holds the dead rank's sockets open: that hides nothing."""
+    code = f"""
+        import multiprocessing
+        group = here.init()
+        group.barrier()
+        if here.rank == here.args["victim"]:
+            {_indented(CHILDREN[how], 12)}
+            group.barrier()
+            here.say("ready")
+            here.ask()
+        group.barrier()
+        here.say("ready")
+        attempt("all_sum", lambda: group.all_sum(np.ones(100)))
+        aftermath(here, group)
+        """
+    args = {"code": code, "victim": victim}
+    with Case(nursery, 3, "program", args, init={"fabric": fabric}, forks=True) as case:
+        case.wait_all("ready")
+        case.wait_asleep(*case.others(victim))
+        killed_ns = case.kill(victim)
+        for rank in case.others(victim):
+            check_death(case, rank, victim, killed_ns, f"child lives on, {how} {fabric}")
+        check_aftermath(case, case.others(victim))
+
+
+def _indented(text: str, by: int) -> str:
+    lines = [line[8:] for line in text.strip("\n").split("\n")]
+    return ("\n" + " " * by).join(lines).strip()
+
+
+@pytest.mark.parametrize("fabric", FABRICS)
+def test_in_the_child(nursery: Nursery, fabric: str) -> None:
+    """A child that touches its parent's group gets GroupClosed; the parent's group goes on."""
+    code = """
+        group = here.init()
+        group.barrier()
+        read, write = os.pipe()
+        if os.fork() == 0:
+            told = []
+            abort = lambda: group.abort("no")
+            for call in (group.barrier, lambda: group.all_sum(np.ones(4)), abort):
+                try:
+                    told.append(repr(call()))
+                except BaseException as error:
+                    told.append(type(error).__name__)
+            told.append(str(group.healthy()))
+            group.close()
+            os.write(write, " ".join(told).encode())
+            os._exit(0)
+        os.wait()
+        here.say("child", told=os.read(read, 1000).decode())
+        for _ in range(3):
+            assert group.all_sum(np.ones(4))[0] == group.size
+        here.say("worked")
+        group.close()
+        """
+    with Case(nursery, 3, "program", {"code": code}, init={"fabric": fabric}, forks=True) as case:
+        for rank in case.others():
+            told = case.wait(rank, "child")["told"].split()
+            assert told[:2] == ["GroupClosed", "GroupClosed"], told
+            assert told[-1] == "False", told
+            case.wait(rank, "worked")
+        case.finish()
+
+
+def test_sweep(nursery: Nursery) -> None:
+    """Shared memory of a rank that was killed while it made a wire is removed by the others."""
+    code = """
+        from standfast.rendezvous import wiring
+        attach = wiring.Wiring._attach
+
+        def late(self, pair, segment):
+            here.say("ready")
+            here.ask()
+            return attach(self, pair, segment)
+
+        if here.rank == 1:
+            wiring.Wiring._attach = late
+        attempt("init", lambda: here.init(timeout_s=5.0))
+        here.ask()
+        """
+    case = Case(nursery, 2, "program", {"code": code}, init={"fabric": "shm"}, quick_end=True)
+    with case:
+        case.wait(1, "ready")
+        pids = [one.pid for one in case.ranks.values()]
+        assert segments_of(pids), "the fault did not take effect: no segment to remove"
+        case.kill(1)
+        event: Event = case.error(0)
+        assert event.error["type"] == "PeerDied", event
+        assert segments_of(pids) == []
+        case.finish(1)
