@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <mutex>
 #include <new>
+#include <stdexcept>
 #include <utility>
 
 #include "core/base/error.h"
@@ -98,6 +99,7 @@ struct Group::Side {
 };
 
 Group::Group(GroupConfig config) : config_(std::move(config)) {
+  const NoFork no_fork;
   const auto size = static_cast<std::size_t>(config_.shape.size);
   wires_.resize(size);
   sent_.resize(size);
@@ -122,9 +124,16 @@ Group::Group(GroupConfig config) : config_(std::move(config)) {
   watch.exit_grace = config_.exit_grace;
   watch.serve_sigterm = config_.handle_sigterm;
   watch_ = std::make_unique<Watch>(std::move(watch), abort_);
+  enlist(no_fork);
 }
 
-Group::~Group() { close(Watch::Goodbye::kOrderly); }
+Group::~Group() {
+  close(Watch::Goodbye::kOrderly);
+  const NoFork no_fork;
+  resign(no_fork);
+  watch_.reset();
+  wires_.clear();
+}
 
 void Group::dispose(std::unique_ptr<Group> group) {
   // The threads do not exist in a forked child: nothing of it can be ended there, only left alone.
@@ -178,6 +187,11 @@ std::optional<Failure> Group::refusal() const {
     return failure_now(verdict);
   }
   if (const Verdict* first = abort_.verdict()) return failure_now(*first);
+  if (interrupted_.load(std::memory_order_relaxed)) {
+    verdict.kind = VerdictKind::kLeft;
+    verdict.cause = "interrupted";
+    return failure_now(verdict);
+  }
   if (closed_.load(std::memory_order_relaxed)) {
     verdict.cause = "the group was closed";
     return failure_now(verdict);
@@ -261,6 +275,8 @@ Outcome Group::execute(const Request& request, Side& side, Result& result) {
     }
   } catch (const std::bad_alloc&) {
     return Outcome::kLimit;
+  } catch (const std::length_error&) {
+    return Outcome::kLimit;
   }
   return Outcome::kLimit;
 }
@@ -325,6 +341,7 @@ void Group::report_fault(Outcome outcome, const Side& side, const Request& reque
 
 Failure Group::failed(Outcome outcome, const Request& request, Side& side) {
   report_fault(outcome, side, request);
+  if (outcome == Outcome::kInterrupted) interrupted_.store(true, std::memory_order_relaxed);
   const Verdict* verdict = abort_.verdict();
   if (verdict == nullptr) {
     const bool hurries = outcome == Outcome::kInterrupted;
@@ -377,7 +394,8 @@ int Group::completion_fd() {
 }
 
 bool Group::is_healthy() const {
-  return !forked_ && !closed_.load(std::memory_order_relaxed) && abort_.verdict() == nullptr;
+  return !forked_ && !closed_.load(std::memory_order_relaxed) &&
+         !interrupted_.load(std::memory_order_relaxed) && abort_.verdict() == nullptr;
 }
 
 std::optional<Failure> Group::failure() const {

@@ -184,6 +184,9 @@ class Group final : private ForkSensitive {
   // Set by close(), read at the start of each operation. Relaxed: turnstile and abort word order
   // the rest.
   std::atomic<bool> closed_{false};
+  // Set by an interrupted operation, read at the start of each: what that left half-sent lies in
+  // memory that is its caller's again, and the verdict may still be on its way. Relaxed: as above.
+  std::atomic<bool> interrupted_{false};
   // Set in a forked child.
   std::atomic<bool> forked_{false};
   // Rings completions_ only for those who listen. Relaxed: set before the operation that is

@@ -3,7 +3,6 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <mutex>
 #include <vector>
 
 namespace standfast {
@@ -22,18 +21,18 @@ void in_child() {
   mutex.unlock();
 }
 
+std::mutex& installed() {
+  static const int done = pthread_atfork(before_fork, in_parent, in_child);
+  (void)done;
+  return mutex;
+}
+
 }  // namespace
 
-ForkSensitive::ForkSensitive() {
-  static const int installed = pthread_atfork(before_fork, in_parent, in_child);
-  (void)installed;
-  const std::lock_guard lock(mutex);
-  living.push_back(this);
-}
+NoFork::NoFork() : lock_(installed()) {}
 
-ForkSensitive::~ForkSensitive() {
-  const std::lock_guard lock(mutex);
-  std::erase(living, this);
-}
+void ForkSensitive::enlist(const NoFork&) { living.push_back(this); }
+
+void ForkSensitive::resign(const NoFork&) { std::erase(living, this); }
 
 }  // namespace standfast

@@ -32,7 +32,8 @@ Outcome receive_bytes(Comm& comm, int from, std::size_t bytes_max, std::vector<s
     Tag got;
     std::size_t frame_bytes = 0;
     const Turn turn = wire.peek(&got, &frame_bytes);
-    if (turn == Turn::kDone) tag.count = got.count;
+    // A frame of something else is a mismatch below; its count is no size of ours.
+    if (turn == Turn::kDone && got.kind == tag.kind) tag.count = got.count;
     return turn;
   }));
   if (tag.count > bytes_max) return Outcome::kLimit;

@@ -28,10 +28,13 @@ Watch::Watch(WatchConfig config, AbortWord& abort)
   left_ = std::make_unique<std::atomic<bool>[]>(size);
   collectives_ = std::make_unique<std::atomic<std::uint32_t>[]>(size);
   for (std::size_t i = 0; i < size; ++i) collectives_[i].store(kEveryCollective);
+  link_fds_ = std::make_unique<std::atomic<int>[]>(size);
+  for (std::size_t i = 0; i < size; ++i) link_fds_[i].store(-1);
   poller_.add(inbox_bell_.fd(), kInbox);
   for (auto& [rank, fd] : config_.links) {
     set_nonblocking(fd.get());
     poller_.add(fd.get(), rank);
+    link_fds_[static_cast<std::size_t>(rank)].store(fd.get());
     links_.emplace(rank, Link{rank, std::move(fd), {}, {}, false});
   }
   for (const auto& [rank, pid] : config_.processes) poller_.add_process(pid, kProcessBase + rank);
@@ -86,12 +89,20 @@ void Watch::end(Goodbye goodbye, Nanos linger, std::uint32_t collectives) {
   }
   inbox_bell_.ring();
   thread_.join();
-  links_.clear();  // nobody listens any more, and the peers shall see that
+  while (!links_.empty()) drop(links_.begin());  // nobody listens any more: the peers shall see it
+}
+
+void Watch::drop(std::map<int, Link>::iterator link) {
+  link_fds_[static_cast<std::size_t>(link->first)].store(-1, std::memory_order_relaxed);
+  links_.erase(link);
 }
 
 void Watch::abandon() {
   sigterm::forget();
-  for (auto& [rank, link] : links_) link.fd.reset();
+  for (int rank = 0; rank < config_.shape.size; ++rank) {
+    const int fd = link_fds_[static_cast<std::size_t>(rank)].load(std::memory_order_relaxed);
+    if (fd >= 0) ::close(fd);
+  }
 }
 
 void Watch::run() {
@@ -167,7 +178,7 @@ void Watch::link_ended(int rank, std::string how) {
   const auto found = links_.find(rank);
   if (found == links_.end()) return;
   poller_.remove(found->second.fd.get());
-  links_.erase(found);
+  drop(found);
   if (!has_gone_home()) step({Event::Kind::kLinkEnded, rank, {}, std::move(how)});
 }
 

@@ -76,6 +76,7 @@ class Watch {
   void serve_inbox();
   void read_link(Link& link);
   void link_ended(int rank, std::string how);
+  void drop(std::map<int, Link>::iterator link);
   void process_gone(int rank);
   void step(const Event& event);
   void note_left();
@@ -97,6 +98,9 @@ class Watch {
   Poller poller_;
   Bell inbox_bell_;
   std::map<int, Link> links_;
+  // The descriptors in links_ by rank, or -1, for abandon(): at a fork the map may be in the middle
+  // of a change. Set to -1 before the descriptor is closed: its number may be another's by then.
+  std::unique_ptr<std::atomic<int>[]> link_fds_;
 
   std::mutex mutex_;  // guards inbox_ and ending_
   std::vector<Frame> inbox_;

@@ -320,6 +320,8 @@ TEST_CASE("bell") {
 namespace {
 
 struct Left final : ForkSensitive {
+  Left() { enlist(NoFork()); }
+  ~Left() override { resign(NoFork()); }
   void abandon() override { is_abandoned = true; }
   bool is_abandoned = false;
 };

@@ -327,6 +327,7 @@ TEST_CASE("group failure: mismatch") {
       {"another reduction", [](Request& asked) { asked.op = ReduceOp::kMax; }},
       {"another operation", [](Request& asked) { asked.kind = Kind::kAllGather; }},
       {"a barrier", [](Request& asked) { asked.kind = Kind::kBarrier; }},
+      {"a message", [](Request& asked) { asked.kind = Kind::kReceiveBytes; }},
   };
   for (const FabricKind fabric : kFabrics) {
     for (const Odd& odd : odds) {
@@ -410,6 +411,28 @@ TEST_CASE("group failure: interrupted") {
   }
 }
 
+// Even where the coordinator can't answer, an interrupted operation was the last: what it left
+// half-sent lies in memory that is its caller's again.
+TEST_CASE("group failure: interrupted, and no answer") {
+  const auto stop = [](Group&) { raise(SIGSTOP); };
+  Team team({.size = 2,
+             .fabric = FabricKind::kTcp,
+             .buffer_bytes = 16 * 1024,
+             .outsider = 0,
+             .outside = stop});
+  wants_interrupt = true;
+  std::vector<std::int32_t> memory(kMuch, 1);
+  const Request asked = request(Kind::kAllReduce, &memory, &memory, kMuch);
+  const Result first = team[1].run(asked, asks_for_interrupt);
+  REQUIRE(first.failure);
+  CHECK(first.failure->interrupted);
+  const Result second = team[1].run(asked, nullptr);
+  REQUIRE(second.failure);
+  CHECK(second.failure->op == "");  // it did not begin
+  CHECK(second.failure->verdict.kind == VerdictKind::kLeft);
+  CHECK(second.failure->verdict.rank == 1);
+}
+
 // A rank that leaves while others still need it has left, for all, at once: also where what they
 // send it fills every buffer, and though its process lives on.
 TEST_CASE("group failure: a leaver who is needed") {
@@ -481,6 +504,31 @@ TEST_CASE("group failure: a forked child") {
     CHECK(failures == 0);
     CHECK(team[0].is_healthy());
   }
+}
+
+// A fork may come at any moment, also while another thread makes or ends a group: the child lives.
+TEST_CASE("group failure: forks while groups come and go") {
+  std::atomic<bool> is_enough{false};
+  test::Threads threads;
+  threads.start([&] {
+    while (!is_enough) {
+      Team team({.size = 2, .linger = 0});
+      team.each([&](int rank) {
+        AnyOperation own(2, kCount);
+        (void)own.run(team[rank], Kind::kAllReduce, 0);
+      });
+    }
+  });
+  int failures = 0;
+  for (int i = 0; i < 100; ++i) {
+    const pid_t child = test::fork_process();
+    if (child == 0) _exit(0);
+    int status = 0;
+    if (waitpid(child, &status, 0) != child || status != 0) ++failures;
+  }
+  is_enough = true;
+  threads.join();
+  CHECK(failures == 0);
 }
 
 // A child that lives on holds none of the parent's sockets: the parent's death is still seen.

@@ -159,10 +159,16 @@ def waits_in(key: str, rank: int, peer: int, size: int) -> bool:
     return rank != peer
 
 
-TOPOLOGY_BLIND = {key for key in OPS if OPS[key].name in ("all_to_all", "gather", "scatter")} | {
-    key for key in OPS if OPS[key].name in ("send", "recv")
-}
-"""Operations that run alike in mesh and ring (core/collective/choose.cpp)."""
+MAIN = (
+    "all_reduce",
+    "all_reduce large",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "barrier",
+    "agree",
+)
+"""The others run alike in mesh and ring (core/collective/choose.cpp), or as these do."""
 
 
 def right(key: str, rank: int, peer: int, size: int, count: int) -> Any:

@@ -10,7 +10,7 @@ from tests.death.operations import OPS, waits_in
 from tests.death.processes import Nursery
 
 FABRICS = ("shm", "tcp")
-LIMIT_S = 0.3
+LIMIT_S = 0.2
 
 
 @pytest.mark.parametrize("fabric", FABRICS)
@@ -115,7 +115,7 @@ WORKING = """
         global turns
         going = True
         while going:
-            do(group, here.args["op"], turns % here.size, min(OPS[here.args["op"]].count, LARGE))
+            do(group, here.args["op"], turns % here.size, min(OPS[here.args["op"]].elements, LARGE))
             going = group.agree(not told())
             turns += 1
             if turns == 3:
@@ -127,9 +127,18 @@ WORKING = """
 SHORT_LIMITS = {"heartbeat_s": 0.1, "hint_s": 0.3, "silence_s": 2.0, "progress_s": 3.0}
 
 
-@pytest.mark.parametrize("op", ["all_reduce", "all_reduce large", "all_gather", "send", "recv"])
-@pytest.mark.parametrize("topology", ["mesh", "ring"])
 @pytest.mark.parametrize("fabric", FABRICS)
+@pytest.mark.parametrize(
+    ("op", "topology"),
+    [
+        ("all_reduce", "mesh"),
+        ("all_reduce large", "mesh"),
+        ("all_reduce large", "ring"),
+        ("all_gather", "ring"),
+        ("send", "mesh"),
+        ("recv", "mesh"),
+    ],
+)
 def test_frozen_for_a_while(nursery: Nursery, fabric: str, topology: str, op: str) -> None:
     """Each rank is frozen in turn, shorter than the limits: all results are right."""
     args = {"code": WORKING, "op": op, "limits": SHORT_LIMITS}

@@ -8,6 +8,7 @@ import pytest
 
 from tests.death.harness import Case
 from tests.death.judge import check_aftermath
+from tests.death.nursery import now_ns
 from tests.death.processes import Nursery
 
 FABRICS = ("shm", "tcp")
@@ -78,9 +79,18 @@ def code_of(calls: str) -> str:
             {calls}
             group.barrier()
         here.say("ready")
+        here.ask()
         attempt("calls", calls)
         aftermath(here, group)
         """
+
+
+def begin(case: Case) -> int:
+    """Let all ranks make their calls when all have left the barrier; return when that was."""
+    case.wait_all("ready")
+    for rank in case.others():
+        case.tell(rank)
+    return now_ns()
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
@@ -95,7 +105,7 @@ def test_one_differs(nursery: Nursery, what: str, fabric: str, topology: str) ->
 
     init = {"fabric": fabric, "topology": topology}
     with Case(nursery, 4, "program", args, init=init, quick_end=True) as case:
-        began_ns = max(event.ns for event in case.wait_all("ready").values())
+        began_ns = begin(case)
         for rank in case.others():
             event = case.error(rank)
             error = event.error
@@ -105,7 +115,7 @@ def test_one_differs(nursery: Nursery, what: str, fabric: str, topology: str) ->
             sides = BOTH_SIDES.fullmatch(error["cause"])
             assert sides, error
             assert (sides[1], sides[2]) != (sides[3], sides[4]), error
-            case.prompt(f"mismatch {fabric}", began_ns, max(began_ns, event.ns), PROMISE_S)
+            case.prompt(f"mismatch {fabric}", began_ns, event.ns, PROMISE_S)
         check_aftermath(case, case.others())
 
 
@@ -119,13 +129,13 @@ def test_half_and_half(nursery: Nursery, fabric: str, topology: str) -> None:
 
     init = {"fabric": fabric, "topology": topology}
     with Case(nursery, 4, "program", args, init=init, quick_end=True) as case:
-        began_ns = max(event.ns for event in case.wait_all("ready").values())
+        began_ns = begin(case)
         for rank in case.others():
             event = case.error(rank)
             assert event.error["type"] == "CollectiveMismatch", f"{event}\n{case.story()}"
             assert "all_sum" in event.error["cause"], event
             assert "all_gather" in event.error["cause"], event
-            case.prompt(f"half and half {fabric}", began_ns, max(began_ns, event.ns), PROMISE_S)
+            case.prompt(f"half and half {fabric}", began_ns, event.ns, PROMISE_S)
         check_aftermath(case, case.others())
 
 
@@ -136,7 +146,7 @@ def test_no_frame_shows_it(nursery: Nursery) -> None:
         "here.init()", "here.init(heartbeat_s=0.1, hint_s=0.3, silence_s=1.0, progress_s=1.5)"
     )
     with Case(nursery, 4, "program", {"code": code}, init={"topology": "mesh"}) as case:
-        began_ns = max(event.ns for event in case.wait_all("ready").values())
+        began_ns = begin(case)
         for rank in case.others():
             event = case.error(rank)
             assert event.error["type"] in ("CollectiveMismatch", "NoProgress"), case.story()
@@ -164,12 +174,12 @@ def test_message(nursery: Nursery, what: str, fabric: str) -> None:
         return {"code": code_of((*MESSAGES[what], "pass")[rank])}
 
     with Case(nursery, 3, "program", args, init={"fabric": fabric}, quick_end=True) as case:
-        began_ns = max(event.ns for event in case.wait_all("ready").values())
+        began_ns = begin(case)
         for rank in case.others():
             event = case.error(rank)
             error = event.error
             assert error["type"] == "MessageMismatch", f"{error}\n{case.story()}"
             assert "send" in error["cause"], error
             assert "recv" in error["cause"], error
-            case.prompt(f"message mismatch {fabric}", began_ns, max(began_ns, event.ns), PROMISE_S)
+            case.prompt(f"message mismatch {fabric}", began_ns, event.ns, PROMISE_S)
         check_aftermath(case, case.others())

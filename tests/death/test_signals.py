@@ -155,14 +155,14 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("op", ["all_reduce", "send", "recv", "barrier async", "all_reduce await"])
+@pytest.mark.parametrize("op", ["send", "barrier async", "all_reduce await"])
 @pytest.mark.parametrize("how", ENDS)
 def test_ends_the_program(nursery: Nursery, how: str, op: str) -> None:
     """Nobody catches it: the process ends within 1 s, with the status it has without us."""
     number, setup, raised, status, cause = ENDS[how]
     code = UNCAUGHT.format(setup=setup, raised=raised)
     args = {"code": code, "op": op, "away": 1, "victim": 2}
-    with Case(nursery, 4, "program", args, fresh=how.startswith("SIGINT")) as case:
+    with Case(nursery, 4, "program", args, fresh=how == "SIGINT") as case:
         case.wait_all("ready")
         case.wait_asleep(*case.others(1))
         signal_ns = case.signal(2, number)
@@ -263,8 +263,8 @@ RETURNING = {
 }
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2, signal.SIGALRM])
-@pytest.mark.parametrize("op", ["all_reduce large", "send", "recv", "barrier async"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
+@pytest.mark.parametrize("op", ["all_reduce large", "send", "barrier async"])
 @pytest.mark.parametrize("how", RETURNING)
 def test_wait_goes_on(nursery: Nursery, how: str, op: str, number: int) -> None:
     """A handler that returns (and SIG_IGN) is served in the wait, which then goes on to its end."""
@@ -306,7 +306,7 @@ def test_storm(nursery: Nursery, fabric: str, op: str) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
         group = here.init()
         for turn in range(12):
-            do(group, here.args["op"], turn % here.size, min(OPS[here.args["op"]].count, LARGE))
+            do(group, here.args["op"], turn % here.size, min(OPS[here.args["op"]].elements, LARGE))
         signal.setitimer(signal.ITIMER_REAL, 0)
         assert calls
         group.close()
