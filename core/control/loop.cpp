@@ -1,9 +1,11 @@
 #include "core/control/loop.h"
 
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 
 #include "core/base/error.h"
@@ -19,6 +21,8 @@ constexpr int kProcessBase = 1 << 24;
 constexpr int kExitStatus = 75;  // exits.RETRY: EX_TEMPFAIL
 // Frames of ours that a peer does not take are given up after this long at the end.
 constexpr Nanos kFlushMax = 250 * kMillisecond;
+
+bool is_gone(int pid) { return kill(pid, 0) != 0 && errno == ESRCH; }
 
 }  // namespace
 
@@ -37,7 +41,10 @@ Watch::Watch(WatchConfig config, AbortWord& abort)
     link_fds_[static_cast<std::size_t>(rank)].store(fd.get());
     links_.emplace(rank, Link{rank, std::move(fd), {}, {}, false});
   }
-  for (const auto& [rank, pid] : config_.processes) poller_.add_process(pid, kProcessBase + rank);
+  for (const auto& [rank, pid] : config_.processes) {
+    if (!poller_.add_process(pid, kProcessBase + rank) && is_gone(pid))
+      gone_before_.push_back(rank);
+  }
   if (config_.serve_sigterm) config_.serve_sigterm = sigterm::enlist(inbox_bell_.ring_fd());
   thread_ = deaf_thread([this] { run(); });
 }
@@ -108,6 +115,7 @@ void Watch::abandon() {
 void Watch::run() {
   constexpr int kReadyMax = 64;
   Ready ready[kReadyMax];
+  for (const int rank : gone_before_) process_gone(rank);
   while (!has_ended()) {
     const Nanos now = now_ns();
     const int count = poller_.wait(ready, kReadyMax, next_wake(now) - now);

@@ -101,6 +101,7 @@ class Watch {
   // The descriptors in links_ by rank, or -1, for abandon(): at a fork the map may be in the middle
   // of a change. Set to -1 before the descriptor is closed: its number may be another's by then.
   std::unique_ptr<std::atomic<int>[]> link_fds_;
+  std::vector<int> gone_before_;  // whose process had ended when the watch began
 
   std::mutex mutex_;  // guards inbox_ and ending_
   std::vector<Frame> inbox_;

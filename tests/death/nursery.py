@@ -283,9 +283,12 @@ def _warm_up() -> None:
 
     import standfast
     from standfast import operations
+    from standfast.rendezvous import hello, host
     from tests.death import scenarios  # noqa: F401
 
     assert standfast.init is not None
+    hello.package_version()
+    host.host_id()
     operations.all_reduce(operations.Member(0, 2), np.ones(4), "sum", None, None)
     operations.gather(operations.Member(0, 2), b"bytes", 0, None, None)
 
