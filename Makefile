@@ -48,22 +48,25 @@ test: lint layering core-test pytest
 # build/*.inputs change exactly when the contents that they sum up do; what is made from those
 # depends on them. Unlike times, contents do not mislead after a checkout or a removed file.
 WHEEL_INPUTS := core bind src cmake CMakeLists.txt pyproject.toml README.md LICENSE
-UPDATE = cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+# Two makes may run at once.
+MAKE_PID := $(shell echo $$PPID)
+NEW = $@.$(MAKE_PID)
+UPDATE = cmp -s $(NEW) $@ && rm $(NEW) || mv $(NEW) $@
 
 build/python.inputs: FORCE
 	@mkdir -p build
-	@$(PYTHON) -c 'import sys; print(sys.version, sys.base_prefix)' > $@.new
+	@$(PYTHON) -c 'import sys; print(sys.version, sys.base_prefix)' > $(NEW)
 	@$(UPDATE)
 
 build/packages.inputs: FORCE
 	@mkdir -p build
-	@sed -n '/^dependencies/p; /^\[dependency-groups\]/,/^\[tool/p' pyproject.toml > $@.new
+	@sed -n '/^dependencies/p; /^\[dependency-groups\]/,/^\[tool/p' pyproject.toml > $(NEW)
 	@$(UPDATE)
 
 build/wheel.inputs: FORCE
 	@mkdir -p build
 	@find $(WHEEL_INPUTS) -type f ! -name '*.pyc' ! -name '*.so' -exec cksum {} + | \
-	  LC_ALL=C sort > $@.new
+	  LC_ALL=C sort > $(NEW)
 	@$(UPDATE)
 
 $(VENV)/ready: build/python.inputs

@@ -105,7 +105,7 @@ Group::Group(GroupConfig config) : config_(std::move(config)) {
   sent_.resize(size);
   received_.resize(size);
   for (WireSpec& spec : config_.wires) {
-    set_nonblocking(spec.fd.get());
+    prepare_socket(spec.fd.get());
     wires_[static_cast<std::size_t>(spec.rank)] = make_wire(std::move(spec));
   }
   sending_ = std::make_unique<Side>(*this, sending_bell_, receiving_bell_, true);

@@ -17,7 +17,12 @@ namespace {
 #ifdef MSG_NOSIGNAL
 constexpr int kNoSignal = MSG_NOSIGNAL;
 #else
-constexpr int kNoSignal = 0;  // macOS: SO_NOSIGPIPE is set on the socket instead
+constexpr int kNoSignal = 0;  // macOS: see below
+#endif
+#ifdef SO_NOSIGPIPE
+constexpr int kNoSignalOption = SO_NOSIGPIPE;
+#else
+constexpr int kNoSignalOption = -1;
 #endif
 
 // `end_on_zero`: a read of nothing is the peer's orderly end and leaves errno as it was.
@@ -55,6 +60,12 @@ void set_nonblocking(int fd) {
   if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0) {
     throw SystemError("fcntl(O_NONBLOCK)", errno);
   }
+}
+
+void prepare_socket(int fd) {
+  set_nonblocking(fd);
+  const int on = 1;
+  if (kNoSignalOption >= 0) setsockopt(fd, SOL_SOCKET, kNoSignalOption, &on, sizeof on);
 }
 
 void write_without_blocking(int fd, const char* text, std::size_t bytes) {

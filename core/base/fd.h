@@ -34,6 +34,8 @@ class Fd {
 };
 
 void set_nonblocking(int fd);
+// For sockets made elsewhere: non-blocking, and no SIGPIPE from send_some().
+void prepare_socket(int fd);
 
 // Writes what goes at once, and nothing if the reader is stuck. Leaves the descriptor's own mode
 // alone: others may share it. For last words.

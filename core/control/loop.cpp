@@ -36,7 +36,7 @@ Watch::Watch(WatchConfig config, AbortWord& abort)
   for (std::size_t i = 0; i < size; ++i) link_fds_[i].store(-1);
   poller_.add(inbox_bell_.fd(), kInbox);
   for (auto& [rank, fd] : config_.links) {
-    set_nonblocking(fd.get());
+    prepare_socket(fd.get());
     poller_.add(fd.get(), rank);
     link_fds_[static_cast<std::size_t>(rank)].store(fd.get());
     links_.emplace(rank, Link{rank, std::move(fd), {}, {}, false});
@@ -46,7 +46,12 @@ Watch::Watch(WatchConfig config, AbortWord& abort)
       gone_before_.push_back(rank);
   }
   if (config_.serve_sigterm) config_.serve_sigterm = sigterm::enlist(inbox_bell_.ring_fd());
-  thread_ = deaf_thread([this] { run(); });
+  try {
+    thread_ = deaf_thread([this] { run(); });
+  } catch (...) {
+    if (config_.serve_sigterm) sigterm::resign(inbox_bell_.ring_fd());
+    throw;
+  }
 }
 
 Watch::~Watch() {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "core/base/error.h"
 #include "core/base/thread.h"
 
 namespace standfast {
@@ -13,15 +14,17 @@ constexpr Nanos kNap = 50 * kMillisecond;
 
 }  // namespace
 
-bool Worker::has_room() const {
+bool Worker::has_room() {
   const std::lock_guard lock(mutex_);
-  return !stopping_ && jobs_.size() < kJobsMax;
+  if (stopping_ || jobs_.size() >= kJobsMax) return false;
+  if (!thread_.joinable()) thread_ = deaf_thread([this] { run(); });
+  return true;
 }
 
 void Worker::submit(Job job) {
   const std::lock_guard lock(mutex_);
+  SF_CHECK(thread_.joinable());
   jobs_.push_back(std::move(job));
-  if (!thread_.joinable()) thread_ = deaf_thread([this] { run(); });
   woken_.notify_one();
 }
 

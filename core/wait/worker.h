@@ -22,8 +22,9 @@ class Worker {
   Worker& operator=(const Worker&) = delete;
   ~Worker() { stop(); }
 
-  // False if kJobsMax jobs are waiting, or after stop().
-  bool has_room() const;
+  // False if kJobsMax jobs are waiting, or after stop(). Starts the thread, and throws where there
+  // can be none: what is submitted afterwards will run.
+  bool has_room();
   void submit(Job job);
   // Runs what is queued, then joins.
   void stop();
@@ -31,7 +32,7 @@ class Worker {
  private:
   void run();
 
-  mutable std::mutex mutex_;  // guards jobs_, stopping_ and thread_
+  std::mutex mutex_;  // guards jobs_, stopping_ and thread_
   std::condition_variable woken_;
   std::deque<Job> jobs_;
   bool stopping_ = false;

@@ -6,6 +6,7 @@ one of their arrays, they are in sys.modules already.
 
 from __future__ import annotations
 
+import abc
 import array
 import math
 import struct
@@ -32,26 +33,26 @@ class Wire(NamedTuple):
     kind: Kind
 
 
-class Kind:
+class Kind(abc.ABC):
     """A sort of array."""
 
     name = "array"
 
+    @abc.abstractmethod
     def wire(self, x: Any, writable: bool) -> Wire:
         """Find x's memory. writable: x is where a result goes, so a copy would not do."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def make(self, dtype: int, shape: tuple[int, ...]) -> Any:
         """Return new memory of this sort, writable and contiguous; its contents are undefined."""
-        raise NotImplementedError
 
     def finish(self, made: Any) -> Any:
         """Turn what make() returned, now filled, into what the caller gets."""
         return made
 
     def compact(self, x: Any) -> Any:
-        """Return a copy of x that holds its elements in C order, without gaps."""
-        raise NotImplementedError
+        """Return a copy of x that holds its elements in C order, without gaps; x if it does."""
+        return x
 
 
 # For NumPy's arrays every tenth of a microsecond counts: they come with each small operation.
@@ -455,10 +456,8 @@ class Scalars:
         return found if self.shape else found[0]
 
 
-class ScalarMemory(Kind):
+class ScalarMemory(Scalar):
     """Scalars as an out."""
-
-    name = "scalar"
 
     def wire(self, x: Any, writable: bool) -> Wire:
         """Find the memory."""

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include <cstring>
 #include <limits>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -221,6 +223,31 @@ TEST_CASE("thread: deaf to signals") {
   pthread_sigmask(SIG_SETMASK, nullptr, &after);
   CHECK(sigismember(&after, SIGUSR1) == sigismember(&before, SIGUSR1));
 }
+
+#if defined(__linux__) && !defined(__SANITIZE_THREAD__) && \
+    !defined(__SANITIZE_ADDRESS__)  // they need memory themselves
+// Where there can be no thread, the caller's own signals come back to it all the same.
+TEST_CASE("thread: no thread to be had") {
+  const pid_t child = test::fork_process();
+  if (child == 0) {
+    const rlimit nothing = {0, 0};
+    setrlimit(RLIMIT_AS, &nothing);
+    for (int i = 0; i < 1000; ++i) {
+      try {
+        deaf_thread([] { pause(); }).detach();
+      } catch (const std::system_error&) {
+        sigset_t mask;
+        pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+        _exit(sigismember(&mask, SIGINT));
+      }
+    }
+    _exit(2);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+}
+#endif
 
 // Integers are little-endian at any address, and copying nothing needs no address.
 TEST_CASE("bytes") {

@@ -25,6 +25,7 @@ Frame sample() {
   frame.type = FrameType::kReport;
   frame.generation = 0xfeedbeef;
   frame.suspicion = true;
+  frame.collectives = 0xabcdef01;
   frame.verdict.kind = VerdictKind::kFailed;
   frame.verdict.rank = 3;
   frame.verdict.reporter = -1;
@@ -40,6 +41,7 @@ void check_same(const Frame& a, const Frame& b) {
   CHECK(a.type == b.type);
   CHECK(a.generation == b.generation);
   CHECK(a.suspicion == b.suspicion);
+  CHECK(a.collectives == b.collectives);
   CHECK(a.verdict.kind == b.verdict.kind);
   CHECK(a.verdict.rank == b.verdict.rank);
   CHECK(a.verdict.reporter == b.verdict.reporter);

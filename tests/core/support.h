@@ -45,16 +45,16 @@ inline int checked(int result, const char* call) {
   return result;
 }
 
+inline void set_option(int fd, int level, int option, int value) {
+  checked(setsockopt(fd, level, option, &value, sizeof value), "setsockopt");
+}
+
 // Connected and non-blocking.
 inline std::pair<Fd, Fd> socket_pair() {
   int ends[2];
   checked(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), "socketpair");
-  for (const int fd : ends) set_nonblocking(fd);
+  for (const int fd : ends) prepare_socket(fd);
   return {Fd(ends[0]), Fd(ends[1])};
-}
-
-inline void set_option(int fd, int level, int option, int value) {
-  checked(setsockopt(fd, level, option, &value, sizeof value), "setsockopt");
 }
 
 // Over loopback, connected and non-blocking. `buffer_bytes`: as small as the system allows that.
@@ -80,11 +80,8 @@ inline std::pair<Fd, Fd> tcp_pair(int buffer_bytes = 0) {
   checked(connect(caller.get(), generic, length), "connect");
   Fd callee(checked(accept(listener.get(), nullptr, nullptr), "accept"));
   for (const int fd : {caller.get(), callee.get()}) {
-    set_nonblocking(fd);
+    prepare_socket(fd);
     set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-#ifdef SO_NOSIGPIPE
-    set_option(fd, SOL_SOCKET, SO_NOSIGPIPE, 1);
-#endif
   }
   return {std::move(caller), std::move(callee)};
 }

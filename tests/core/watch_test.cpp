@@ -162,6 +162,31 @@ TEST_CASE("watch: a goodbye") {
   CHECK(leaf.one.abort.verdict() == nullptr);
 }
 
+// A leaver's count of collectives says which ones can't take place any more, and wakes who waits.
+TEST_CASE("watch: the last collective") {
+  Star star(4);
+  CHECK(star.zero.watch->last_collective() == kEveryCollective);
+  CHECK(star.zero.watch->leaver_before(1'000'000) == -1);
+  Frame frame;
+  frame.type = FrameType::kGoodbye;
+  frame.generation = kGeneration;
+  for (const int rank : {3, 2}) {
+    frame.verdict.rank = rank;
+    frame.collectives = rank == 3 ? 7 : 5;
+    star.rank(rank).say(encode(frame));
+    CHECK(eventually([&] { return star.zero.watch->has_left(rank); }));
+    const auto told = star.rank(1).hear();
+    check_frame(told, FrameType::kLeft, VerdictKind::kNone, rank);
+    CHECK(told->collectives == frame.collectives);
+  }
+  CHECK(eventually([&] { return star.zero.watch->last_collective() == 5; }));
+  CHECK(star.zero.watch->leaver_before(5) == -1);
+  CHECK(star.zero.watch->leaver_before(6) == 2);
+  CHECK(star.zero.watch->leaver_before(8) == 2);
+  pollfd bell = {star.zero.bell.fd(), POLLIN, 0};
+  CHECK(eventually([&] { return poll(&bell, 1, 0) == 1; }));
+}
+
 // Whoever leaves in good order, first or last, is left without a verdict: the answer to a goodbye
 // is no death of rank 0.
 TEST_CASE("watch: leaving in good order") {

@@ -208,7 +208,7 @@ TEST_CASE_TEMPLATE("wire: mismatch", Fabric, EVERY_FABRIC) {
     CHECK(wires.b->got() == tag_of(1, 9));
     CHECK(wires.b->got_bytes() == 100);
   }
-  for (const std::size_t wrong : {0, 99, 101, 200}) {
+  for (const std::size_t wrong : {0u, 99u, 101u, 200u}) {
     CAPTURE(wrong);
     CHECK(receive(wires, *wires.b, tag_of(1, 9), memory.data(), wrong) == Turn::kMismatch);
     CHECK(wires.b->got_bytes() == 100);

@@ -18,6 +18,11 @@ using test::eventually;
 std::atomic<bool> wants_interrupt{false};
 bool asks_for_interrupt() { return wants_interrupt; }
 
+void submit(Worker& worker, Worker::Job job) {
+  REQUIRE(worker.has_room());
+  worker.submit(std::move(job));
+}
+
 }  // namespace
 
 // Jobs run in the order in which they came, one after another, in one thread.
@@ -26,7 +31,7 @@ TEST_CASE("worker: order") {
   std::vector<int> ran;  // no lock: only the worker's thread touches it before stop()
   std::vector<std::thread::id> threads;
   for (int job = 0; job < 1000; ++job) {
-    worker.submit([&, job] {
+    submit(worker, [&, job] {
       ran.push_back(job);
       threads.push_back(std::this_thread::get_id());
     });
@@ -44,11 +49,11 @@ TEST_CASE("worker: stop") {
   Worker worker;
   std::atomic<bool> may_go{false};
   std::atomic<int> ran{0};
-  worker.submit([&] {
+  submit(worker, [&] {
     (void)eventually([&] { return may_go.load(); });
     ++ran;
   });
-  for (int job = 0; job < 10; ++job) worker.submit([&] { ++ran; });
+  for (int job = 0; job < 10; ++job) submit(worker, [&] { ++ran; });
   CHECK(worker.has_room());
   CHECK(ran == 0);
   may_go = true;
@@ -70,7 +75,7 @@ TEST_CASE("worker: a full queue") {
   Worker worker;
   std::atomic<bool> may_go{false};
   std::atomic<std::size_t> ran{0};
-  worker.submit([&] { (void)eventually([&] { return may_go.load(); }); });
+  submit(worker, [&] { (void)eventually([&] { return may_go.load(); }); });
   std::size_t queued = 0;
   while (worker.has_room() && queued <= Worker::kJobsMax) {
     worker.submit([&] { ++ran; });
@@ -90,7 +95,7 @@ TEST_CASE("worker: jobs are let go") {
   Worker worker;
   auto held = std::make_shared<int>(1);
   const std::weak_ptr<int> seen = held;
-  worker.submit([held = std::move(held)] {});
+  submit(worker, [held = std::move(held)] {});
   CHECK(eventually([&] { return seen.expired(); }));
 }
 

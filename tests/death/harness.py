@@ -198,6 +198,7 @@ class Case:
 
     def _sleeps(self, rank: int) -> bool:
         self.nursery.pump(0.002)
+        assert self.ranks[rank].status is None, f"rank {rank} has ended\n{self.story()}"
         return self.state(rank) == "S"
 
     def text(self, rank: int, kind: str = "err") -> str:

@@ -166,6 +166,20 @@ def _rank(message: dict[str, Any], fds: list[int]) -> Callable[[], None]:
     return run
 
 
+def _reap(pid: int) -> int | None:
+    """Return the exit status of a child, negative for a signal; None while it lives."""
+    ended, code = os.waitpid(pid, os.WNOHANG)
+    return os.waitstatus_to_exitcode(code) if ended else None
+
+
+def _peek(pid: int) -> int | None:
+    """Do the same, but let the child stay a zombie (macOS has that from Python 3.13 on)."""
+    found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if found is None:
+        return None
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+
 # --- the nursery ----------------------------------------------------------------------------------
 
 
@@ -244,16 +258,13 @@ class Nursery:
         """Tell of each child that has ended. Leaders of a process group stay until forgotten."""
         for pid, number in list(self.living.items()):
             kept = number in self.zombies
-            options = os.WEXITED | os.WNOHANG | (os.WNOWAIT if kept else 0)
-            found = os.waitid(os.P_PID, pid, options)
-            if found is None:
+            status = _peek(pid) if kept else _reap(pid)
+            if status is None:
                 continue
             ns = now_ns()
             del self.living[pid]
             if kept:
                 self.zombies[number] = pid
-            exited = found.si_code == os.CLD_EXITED
-            status = found.si_status if exited else -found.si_status
             send_message(self.sock, {"did": "end", "id": number, "status": status, "ns": ns})
 
     def _forget(self, number: int) -> None:

@@ -159,6 +159,9 @@ def waits_in(key: str, rank: int, peer: int, size: int) -> bool:
     return rank != peer
 
 
+MIXED = "mixed"
+"""Stands for all operations, one after the other."""
+
 MAIN = (
     "all_reduce",
     "all_reduce large",

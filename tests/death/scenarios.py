@@ -24,7 +24,7 @@ import numpy as np
 
 import standfast  # noqa: F401
 from tests.death.nursery import Here, now_ns
-from tests.death.operations import LARGE, OPS, is_right
+from tests.death.operations import LARGE, MIXED, OPS, is_right
 
 
 def described(error: BaseException) -> dict[str, Any]:
@@ -116,18 +116,19 @@ def blocked(here: Here) -> None:
 
 
 def busy(here: Here) -> None:
-    """All ranks repeat an operation and check its results."""
+    """All ranks repeat an operation, or all of them in turn, and check the results."""
     group = here.init()
-    key = here.args["op"]
-    count = min(OPS[key].elements, LARGE)  # most of the time should be spent in the operation
+    keys = list(OPS) if here.args["op"] == MIXED else [here.args["op"]]
 
     def forever() -> None:
         for number in range(1_000_000_000):
-            do(group, key, number % here.size, count)
+            key = keys[number % len(keys)]
+            # Most of the time should be spent in the operation.
+            do(group, key, number % here.size, min(OPS[key].elements, LARGE))
             if number == 2:
                 here.say("ready")
 
-    attempt(here, key, forever)
+    attempt(here, here.args["op"], forever)
     aftermath(here, group)
 
 

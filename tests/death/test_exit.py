@@ -80,7 +80,10 @@ STATUSES = {
 def test_statuses(nursery: Nursery, kind: str) -> None:
     """Each uncaught error has its own exit status (exits.py)."""
     act, status = STATUSES[kind]
-    code = _code(f"if here.rank == 1: {act}\n        group.all_sum(np.ones(4), timeout_s=1.0)")
+    limit_s = 1.0 if kind == "NoProgress" else 30.0
+    code = _code(
+        f"if here.rank == 1: {act}\n        group.all_sum(np.ones(4), timeout_s={limit_s})"
+    )
     with Case(nursery, 3, "program", {"code": code}) as case:
         case.wait_all("ready")
         case.wait_asleep(0, 2)

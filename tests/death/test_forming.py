@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 import pytest
 
@@ -191,6 +192,7 @@ def test_in_split(nursery: Nursery, fabric: str, victim: int) -> None:
         case.finish(victim)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="forks by the system call's number")
 @pytest.mark.parametrize("fabric", FABRICS)
 def test_gone_before_the_watch_begins(nursery: Nursery, fabric: str) -> None:
     """A rank is dead and reaped, its sockets live on in a child, when others begin to watch."""

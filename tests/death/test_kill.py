@@ -6,13 +6,14 @@ Every survivor raises PeerDied that names the dead rank, within 1 s, while all s
 from __future__ import annotations
 
 import itertools
+import random
 from typing import Any
 
 import pytest
 
 from tests.death.harness import Case
 from tests.death.judge import PROMISE_S, check_aftermath, check_death
-from tests.death.operations import MAIN, OPS, waits_in
+from tests.death.operations import MAIN, MIXED, OPS, waits_in
 from tests.death.processes import Nursery
 
 SIZE = 4
@@ -66,6 +67,20 @@ def kill_busy(nursery: Nursery, op: str, fabric: str, topology: str, victim: int
         check_aftermath(case, survivors)
 
 
+def kill_mixed(
+    nursery: Nursery, op: str, fabric: str, topology: str, victim: int, delay_s: float
+) -> None:
+    """As kill_busy, but at any moment of all operations."""
+    with _case(nursery, "busy", {"op": op}, fabric, topology) as case:
+        case.wait_all("ready")
+        case.pause(delay_s)
+        killed_ns = case.kill(victim)
+        survivors = case.others(victim)
+        for rank in survivors:
+            check_death(case, rank, victim, killed_ns, f"{op} {fabric} {topology}", began=False)
+        check_aftermath(case, survivors)
+
+
 def _case(
     nursery: Nursery, scenario: str, args: dict[str, Any], fabric: str, topology: str
 ) -> Case:
@@ -86,6 +101,16 @@ def test_every_position(nursery: Nursery, op: str, fabric: str, topology: str) -
         kill_away(nursery, op, fabric, topology, victim)
     kill_waiting(nursery, op, fabric, topology, (turn // 4 + turn % 4) % SIZE)
     kill_busy(nursery, op, fabric, topology, (turn // 4 + turn % 4 + 2) % SIZE)
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("fabric", FABRICS)
+def test_mixed(nursery: Nursery, fabric: str, topology: str) -> None:
+    """The ranks go through all operations, one after the other; one is killed at any moment."""
+    for victim in range(SIZE):
+        delay_s = random.uniform(0.0, 0.05)
+        print(f"rank {victim} after {delay_s} s")
+        kill_mixed(nursery, MIXED, fabric, topology, victim, delay_s)
 
 
 @pytest.mark.parametrize("fabric", FABRICS)

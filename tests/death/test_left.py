@@ -170,7 +170,7 @@ def test_end_without_goodbye(nursery: Nursery, how: str, fabric: str) -> None:
 LAST_WORK = """
     group = here.init()
     for turn in range(3):
-        do(group, here.args["op"], turn)
+        do(group, here.args["op"], turn, min(OPS[here.args["op"]].elements, LARGE))
     here.say("ready")
     here.ask()
     {ending}
@@ -228,8 +228,8 @@ def test_end_right_after(nursery: Nursery, key: str, fabric: str) -> None:
     """Each rank ends as soon as its own part of the last operation is done, others still in it."""
     code = """
         group = here.init()
-        do(group, here.args["op"], 1)
-        do(group, here.args["op"], 0)
+        for turn in (1, 0):
+            do(group, here.args["op"], turn, min(OPS[here.args["op"]].elements, LARGE))
         if here.rank % 2:
             group.close()
         """
@@ -238,6 +238,52 @@ def test_end_right_after(nursery: Nursery, key: str, fabric: str) -> None:
     init = {"fabric": fabric, "topology": topology}
     with Case(nursery, 4, "program", args, init=init) as case:
         check_silence(case)
+
+
+@pytest.mark.parametrize("fabric", FABRICS)
+@pytest.mark.parametrize("leaver", [0, 2])
+def test_messages_go_on(nursery: Nursery, leaver: int, fabric: str) -> None:
+    """A rank left long ago: messages between the others go on, and a death among them is seen."""
+    code = """
+        group = here.init(close_linger_s=0.1)
+        group.barrier()
+        if here.rank == here.args["leaver"]:
+            group.close()
+            here.say("closed")
+            here.ask()
+            sys.exit(0)
+        here.say("ready")
+        here.ask()
+        other = 1 if here.rank != 1 else 2 - here.args["leaver"]
+        def exchange():
+            for turn in range(100):
+                if here.rank == 1:
+                    group.send(np.full(1000, turn), other)
+                    group.recv(1000, "int64", other)
+                else:
+                    assert (group.recv(1000, "int64", other) == turn).all()
+                    group.send(np.full(1000, turn), other)
+            assert group.healthy(), group.last_failure()
+            here.say("exchanged")
+            if here.rank != 1:
+                here.ask()
+            group.recv(1000, "int64", other)
+        attempt("exchange", exchange)
+        here.ask()
+        """
+    args = {"code": code, "leaver": leaver}
+    with Case(nursery, 3, "program", args, init={"fabric": fabric}, quick_end=True) as case:
+        case.wait_all("ready", but=[leaver])
+        case.wait(leaver, "closed")
+        case.pause(0.2)
+        for rank in case.others(leaver):
+            case.tell(rank)
+        case.wait_all("exchanged", but=[leaver])
+        victim = 2 - leaver
+        case.wait_asleep(1)
+        killed_ns = case.kill(victim)
+        check_death(case, 1, victim, killed_ns, f"one left long ago {fabric}")
+        case.finish(victim)
 
 
 @pytest.mark.parametrize("fabric", FABRICS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tests.death.harness import Case, Late
@@ -29,6 +31,7 @@ BLINDED = """
     """
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="forks by the system call's number")
 @pytest.mark.parametrize("fabric", ["shm", "tcp"])
 def test_blinded(nursery: Nursery, fabric: str) -> None:
     """A watch that sees nothing makes the check fail: late, and with another error."""
