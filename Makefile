@@ -28,7 +28,7 @@ CORE_TESTS := core-plain core-tsan core-asan
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .PHONY: help demo test dev dev-build wheel lint format layering core-test $(CORE_TESTS) \
-        $(CORE_TESTS:%=build-%) pytest death-repeat bench clean FORCE
+        $(CORE_TESTS:%=build-%) pytest test-foreign death-repeat bench clean FORCE
 
 help:
 	@echo 'make demo    train on 4 ranks, kill one, go on from the checkpoint'
@@ -65,7 +65,7 @@ build/packages.inputs: FORCE
 
 build/wheel.inputs: FORCE
 	@mkdir -p build
-	@find $(WHEEL_INPUTS) -type f ! -name '*.pyc' ! -name '*.so' -exec cksum {} + | \
+	@find $(WHEEL_INPUTS) -type f ! -name '*.pyc' ! -name '*.so' ! -name _sentinel -exec cksum {} + | \
 	  LC_ALL=C sort > $(NEW)
 	@$(UPDATE)
 
@@ -109,7 +109,7 @@ build/dev/build.ninja: $(VENV)/group-build
 # The module is moved into place, never overwritten: running processes keep what they have mapped.
 dev-build: build/dev/build.ninja
 	@$(CMAKE) --build build/dev --target _core -- --quiet
-	@cd build/dev && for file in _core*.so; do \
+	@cd build/dev && for file in _core*.so $$(ls _sentinel 2>/dev/null); do \
 	  to=../../src/standfast; cmp -s $$file $$to/$$file || \
 	  { cp $$file $$to/.$$file && mv $$to/.$$file $$to/$$file; } done
 
@@ -170,8 +170,29 @@ $(CORE_TESTS:%=build-%): build-%:
 
 # The installed wheel is tested, so the source tree must not be on the path.
 pytest: $(VENV)/group-test $(VENV)/mlx $(VENV)/installed
+	@.ci/network
 	@echo '== pytest'
 	@env -u PYTHONPATH EXPECT_INSTALLED=1 $(BIN)/pytest -p no:cacheprovider $(PYTEST_ARGS)
+
+# Jobs of other libraries, with and without the watch. Those have a Python of their own: torch alone
+# is ten times as large as all the rest. PyPI's torch for Linux brings CUDA along; to save 3 GB, name
+# one without, as in FOREIGN_TORCH='torch --index-url https://download.pytorch.org/whl/cpu'.
+FOREIGN := build/foreign
+FOREIGN_TORCH ?= torch>=2.4
+FOREIGN_PIP := $(FOREIGN)/bin/python -m pip --disable-pip-version-check -qq
+
+$(FOREIGN)/ready: build/packages.inputs build/python.inputs
+	@$(STEP) 'make $(FOREIGN)' $(PYTHON) -m venv --clear $(FOREIGN)
+	@$(FOREIGN_PIP) install 'pip>=25.1'
+	@$(STEP) 'install packages: foreign' $(FOREIGN_PIP) install --group foreign
+	@$(STEP) 'install packages: torch' $(FOREIGN_PIP) install $(foreach word,$(FOREIGN_TORCH),'$(word)')
+	@touch $@
+
+test-foreign: $(VENV)/group-test $(VENV)/installed $(FOREIGN)/ready
+	@$(STEP) 'install the wheel: foreign' $(FOREIGN_PIP) install --force-reinstall \
+	  dist/standfast-*.whl
+	@env -u PYTHONPATH EXPECT_INSTALLED=1 FOREIGN_PYTHON=$(CURDIR)/$(FOREIGN)/bin/python \
+	  $(BIN)/pytest -p no:cacheprovider tests/foreign $(PYTEST_ARGS)
 
 # The tests that kill ranks, REPEAT times; prints how long survivors took to know.
 REPEAT ?= 200
@@ -183,5 +204,5 @@ bench: $(VENV)/group-test $(VENV)/installed
 
 clean:
 	rm -rf build dist $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	rm -f src/standfast/_core*.so
+	rm -f src/standfast/_core*.so src/standfast/_sentinel
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -14,9 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include "bind/beacon.h"
 #include "bind/buffer.h"
+#include "bind/machine.h"
 #include "bind/names.h"
 #include "core/base/error.h"
+#include "core/base/fault_hook.h"
 #include "core/fabric/shm/segment.h"
 #include "core/group.h"
 
@@ -199,18 +202,44 @@ GroupConfig group_config(int rank, int size, int generation, const std::vector<P
   return config;
 }
 
+// heartbeat, hint, silence, progress (0: off), startup.
+using Limits_s = std::tuple<double, double, double, double, double>;
+
+WatchLimits watch_limits(const Limits_s& seconds) {
+  const auto& [heartbeat, hint, silence, progress, startup] = seconds;
+  return {.heartbeat = from_seconds(heartbeat),
+          .hint = from_seconds(hint),
+          .silence = from_seconds(silence),
+          .progress = progress > 0 ? from_seconds(progress) : kNever,
+          .startup = from_seconds(startup)};
+}
+
+void define_hint(nb::module_& m) {
+  nb::class_<Hint>(m, "Hint")
+      .def_prop_ro("kind", [](const Hint& hint) { return hint_name(hint.kind); })
+      .def_ro("rank", &Hint::rank)
+      .def_ro("reporter", &Hint::reporter)
+      .def_ro("cause", &Hint::cause)
+      .def_ro("evidence", &Hint::evidence)
+      .def_ro("since_ns", &Hint::since_ns);
+}
+
 void define_group(nb::module_& m) {
   nb::class_<GroupHandle>(m, "Group")
       .def(
           "__init__",
           [](GroupHandle* self, int rank, int size, int generation, const std::vector<Peer>& peers,
              const std::vector<std::pair<int, int>>& control, const std::vector<WireBox*>& wires,
-             const std::string& topology_name, int ranks_here, double progress_s,
-             double close_linger_s, bool exit_on_fault, double exit_grace_s, bool handle_sigterm) {
+             const std::string& topology_name, int ranks_here, const Limits_s& limits,
+             double close_linger_s, bool exit_on_fault, double exit_grace_s, bool handle_sigterm,
+             bool logs, int beacon_fd, std::string sentinel) {
             GroupConfig config = group_config(rank, size, generation, peers, control, wires);
             config.topology = topology(topology_name);
             config.ranks_here = ranks_here;
-            config.progress = progress_s > 0 ? from_seconds(progress_s) : kNever;
+            config.limits = watch_limits(limits);
+            config.logs = logs;
+            config.beacon = Fd(beacon_fd);
+            config.sentinel = std::move(sentinel);
             config.close_linger = from_seconds(close_linger_s);
             config.exit_on_fault = exit_on_fault;
             config.exit_grace = from_seconds(exit_grace_s);
@@ -218,8 +247,8 @@ void define_group(nb::module_& m) {
             new (self) GroupHandle(std::move(config));
           },
           nb::kw_only(), "rank"_a, "size"_a, "generation"_a, "peers"_a, "control"_a, "wires"_a,
-          "topology"_a, "ranks_here"_a, "progress_s"_a, "close_linger_s"_a, "exit_on_fault"_a,
-          "exit_grace_s"_a, "handle_sigterm"_a)
+          "topology"_a, "ranks_here"_a, "limits_s"_a, "close_linger_s"_a, "exit_on_fault"_a,
+          "exit_grace_s"_a, "handle_sigterm"_a, "logs"_a, "beacon_fd"_a, "sentinel"_a)
       .def("run",
            [](const GroupHandle& self, const Request& request) {
              return failure_or_none(run(self, request).failure);
@@ -239,6 +268,23 @@ void define_group(nb::module_& m) {
            })
       .def("completion_fd", [](const GroupHandle& self) { return self.get().completion_fd(); })
       .def("drain_completions", [](const GroupHandle& self) { self.get().drain_completions(); })
+      .def("sentinel_trouble",
+           [](const GroupHandle& self) { return self.get().sentinel_trouble(); })
+      .def("hints", [](const GroupHandle& self) { return self.get().hints(); })
+      .def(
+          "await_news",
+          [](const GroupHandle& self, std::uint64_t seen, double timeout_s) {
+            const nb::gil_scoped_release release;
+            return self.get().await_news(seen, from_seconds(timeout_s));
+          },
+          "seen"_a, "timeout_s"_a)
+      .def(
+          "beat",
+          [](const GroupHandle& self, std::string label, std::uint64_t step) {
+            self.get().program_beats(std::move(label), step);
+          },
+          "label"_a, "step"_a)
+      .def("idle", [](const GroupHandle& self) { self.get().program_idles(); })
       .def("healthy", [](const GroupHandle& self) { return self.get().is_healthy(); })
       .def("failure", [](const GroupHandle& self) { return failure_or_none(self.get().failure()); })
       .def("taken", [](const GroupHandle& self) { self.get().taken(); })
@@ -282,7 +328,15 @@ NB_MODULE(_core, m) {
   define_descriptions(m);
   define_failure(m);
   define_pending(m);
+  define_beacon(m);
+  define_hint(m);
   define_group(m);
+  define_machine(m);
+  m.def("throw_in", [](const std::string& thread) {
+    const bool watch = thread == "watch";
+    if (!watch && thread != "worker") throw nb::value_error("no such thread");
+    thread_to_fail = watch ? ThreadKind::kWatch : ThreadKind::kWorker;
+  });
 }
 
 }  // namespace standfast::bind

@@ -1,12 +1,16 @@
 #include "core/group.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <exception>
 #include <mutex>
 #include <new>
 #include <stdexcept>
 #include <utility>
 
 #include "core/base/error.h"
+#include "core/base/fault_hook.h"
+#include "core/base/guard.h"
 #include "core/collective/algorithms.h"
 #include "core/fabric/shm/wire.h"
 #include "core/fabric/tcp/wire.h"
@@ -14,11 +18,13 @@
 namespace standfast {
 namespace {
 
-// How long an operation that saw something wait for the watch's verdict. The machine answers
-// sooner: this is a backstop.
+// How long an operation that saw something waits for the watch's verdict, beyond the silence limit,
+// which may have to decide first whether rank 0 is there. The machine answers sooner: a backstop.
 constexpr Nanos kVerdictMax = 2 * kSecond;
 // An interrupted operation does not wait for long: somebody pressed Ctrl-C.
 constexpr Nanos kInterruptedMax = 100 * kMillisecond;
+// How long an operation waits for its watch to read what lies there.
+constexpr Nanos kCatchUpMax = 500 * kMillisecond;
 // How long close() waits for an operation that another thread is in.
 constexpr Nanos kCloseMax = 1 * kSecond;
 // recv of bytes: a size above is taken for damage.
@@ -90,9 +96,10 @@ std::unique_ptr<Wire> make_wire(WireSpec spec) {
 }  // namespace
 
 struct Group::Side {
-  Side(const Group& group, const Bell& bell, const Bell& neighbour, bool pumps)
+  Side(const Group& group, const Bell& bell, const Bell& neighbour, bool pumps,
+       HalfBoard* board = nullptr)
       : waiter(group.abort_, bell, neighbour, pumps,
-               spin_budget(group.config_.ranks_here, usable_cores()), group.wires_),
+               spin_budget(group.config_.ranks_here, usable_cores()), group.wires_, board),
         comm(group.config_.shape.rank, group.wires_, waiter) {}
   Waiter waiter;
   Comm comm;
@@ -108,23 +115,77 @@ Group::Group(GroupConfig config) : config_(std::move(config)) {
     prepare_socket(spec.fd.get());
     wires_[static_cast<std::size_t>(spec.rank)] = make_wire(std::move(spec));
   }
-  sending_ = std::make_unique<Side>(*this, sending_bell_, receiving_bell_, true);
-  receiving_ = std::make_unique<Side>(*this, receiving_bell_, sending_bell_, true);
-  receiving_only_ = std::make_unique<Side>(*this, receiving_bell_, sending_bell_, false);
+  sending_ = std::make_unique<Side>(*this, sending_bell_, receiving_bell_, true, &board_.sending);
+  receiving_ =
+      std::make_unique<Side>(*this, receiving_bell_, sending_bell_, true, &board_.receiving);
+  receiving_only_ =
+      std::make_unique<Side>(*this, receiving_bell_, sending_bell_, false, &board_.receiving);
   WatchConfig watch;
   watch.shape = config_.shape;
+  watch.limits = config_.limits;
+  const std::vector<int> links = links_for_sentinel();
   watch.links = std::move(config_.control);
   for (const Peer& peer : config_.peers) {
     if (peer.same_host && peer.rank != config_.shape.rank) {
       watch.processes.emplace_back(peer.rank, peer.pid);
     }
   }
+  watch.hosts.resize(size);
+  for (const Peer& peer : config_.peers)
+    watch.hosts.at(static_cast<std::size_t>(peer.rank)) = peer.host;
+  for (const auto& wire : wires_) {
+    if (!wire) continue;
+    watch.data_links.push_back(
+        {wire->peer(), &wire->received(), wire->data_socket(), wire->link()});
+  }
+  watch.board = &board_;
+  watch.logs = config_.logs;
   watch.bells = {&sending_bell_, &receiving_bell_, &caller_bell_};
   watch.exit_on_fault = config_.exit_on_fault;
   watch.exit_grace = config_.exit_grace;
   watch.serve_sigterm = config_.handle_sigterm;
   watch_ = std::make_unique<Watch>(std::move(watch), abort_);
+  if (config_.beacon.valid()) light_beacon(links);
   enlist(no_fork);
+}
+
+// Neighbours on this host tell rank 0. For rank 0 itself, nobody else has a link to other hosts,
+// and a rank that is alone on its host has no neighbours.
+std::vector<int> Group::links_for_sentinel() const {
+  const auto is_here = [&](int rank) {
+    return std::any_of(config_.peers.begin(), config_.peers.end(),
+                       [&](const Peer& peer) { return peer.rank == rank && peer.same_host; });
+  };
+  std::vector<int> links;
+  for (const auto& [rank, fd] : config_.control) {
+    const bool nobody_else_tells =
+        config_.shape.rank == 0 ? !is_here(rank) : config_.ranks_here <= 1;
+    if (nobody_else_tells) links.push_back(fd.get());
+  }
+  return links;
+}
+
+void Group::light_beacon(const std::vector<int>& links) {
+  const int here = config_.shape.rank;
+  BeaconConfig beacon;
+  beacon.memory = std::move(config_.beacon);
+  beacon.rank = here;
+  beacon.size = config_.shape.size;
+  for (const Peer& peer : config_.peers) {
+    if (peer.same_host || peer.rank == here) beacon.ranks_here.push_back(peer.rank);
+  }
+  beacon.died = [this](int rank) { watch_->beacon_died(rank); };
+  beacon.sentinel = config_.sentinel;
+  beacon.links = links;
+  // Said for this rank when it is dead: by rank 0 to all, by the others to rank 0.
+  Frame frame;
+  frame.type = here == 0 ? FrameType::kVerdict : FrameType::kReport;
+  frame.generation = config_.shape.generation;
+  frame.verdict.kind = VerdictKind::kDied;
+  frame.verdict.rank = here;  // and no rank has seen it
+  frame.verdict.cause = "its process is ending: its beacon was passed on to its sentinel";
+  beacon.last_words = encode(frame);
+  beacon_ = std::make_unique<Beacon>(std::move(beacon));
 }
 
 Group::~Group() {
@@ -156,6 +217,10 @@ Group::Side& Group::side_for(RequestKind kind) {
   }
 }
 
+HalfBoard& Group::board_for(RequestKind kind) {
+  return halves_of(kind) == Halves::kSending ? board_.sending : board_.receiving;
+}
+
 Tag Group::tag_of(const Request& request) {
   Tag tag;
   tag.kind = op_kind_of(request.kind);
@@ -179,6 +244,7 @@ Tag Group::numbered(Tag tag, const Request& request) {
 }
 
 std::optional<Failure> Group::refusal() const {
+  if constexpr (!kGuarded) return std::nullopt;
   Verdict verdict;
   verdict.kind = VerdictKind::kClosed;
   verdict.rank = config_.shape.rank;
@@ -207,7 +273,6 @@ Result Group::run(const Request& request, InterruptCheck interrupted) {
 Result Group::run_ticketed(const Request& request, const Turnstile::Ticket& ticket,
                            InterruptCheck interrupted) {
   Limits limits;
-  limits.progress = config_.progress;
   limits.interrupted = interrupted;
   if (request.timeout != kNever) limits.deadline = deadline_after(now_ns(), request.timeout);
   Result result;
@@ -224,19 +289,56 @@ Result Group::run_ticketed(const Request& request, const Turnstile::Ticket& tick
     result.failure = std::move(failure);
   } else {
     const Tag tag = numbered(tag_of(request), request);
-    if (halves_of(request.kind) == Halves::kBoth) {
+    const bool is_collective = halves_of(request.kind) == Halves::kBoth;
+    HalfBoard& board = board_for(request.kind);
+    board.begin(tag);
+    if (is_collective) {
+      board_.begin_collective(tag);
       limits.collective = tag.seq;
       limits.last_collective = &watch_->last_collective();
     }
     side.waiter.begin(limits);
     side.comm.begin(tag);
-    const bool deserted = watch_->leaver_before(limits.collective) >= 0;
-    const bool takerless = request.kind == RequestKind::kSend && watch_->has_left(request.peer);
+    const bool deserted = kGuarded && watch_->leaver_before(limits.collective) >= 0;
+    const bool takerless =
+        kGuarded && request.kind == RequestKind::kSend && watch_->has_left(request.peer);
     outcome = deserted || takerless ? Outcome::kLeft : execute(request, side, result);
+    if (kGuarded && outcome == Outcome::kOk && is_over()) outcome = Outcome::kVerdict;
     if (outcome != Outcome::kOk) result.failure = failed(outcome, request, side);
+    board.end();
+    if (is_collective) board_.end_collective(tag.seq);
   }
   turnstile_.leave(ticket);
   return result;
+}
+
+// The last look before an operation counts as done: others may not have come to its end. A process
+// that did not run for long may find all its data, and the news of the group's end unread beside
+// it.
+bool Group::is_over() {
+  if (watch_->may_have_missed_the_end()) [[unlikely]]
+    watch_->catch_up(kCatchUpMax);
+  return abort_.verdict() != nullptr;
+}
+
+// For a worker: whatever is thrown in there ends the operation, and with it the group.
+Result Group::run_guarded(const Request& request, const Turnstile::Ticket& ticket) {
+  std::string why = "unknown error";
+  try {
+    throw_if_asked(ThreadKind::kWorker);
+    return run_ticketed(request, ticket, nullptr);
+  } catch (const std::exception& error) {
+    why = error.what();
+  } catch (...) {
+  }
+  watch_->report(VerdictKind::kInternal, config_.shape.rank, "its worker failed: " + why, false);
+  if (turnstile_.enter(ticket, abort_, {}) == Outcome::kOk) turnstile_.leave(ticket);
+  const Verdict* verdict = await_verdict(verdict_limit());
+  Verdict none;
+  none.kind = VerdictKind::kInternal;
+  none.rank = config_.shape.rank;
+  none.cause = "its worker failed: " + why;
+  return {failure_now(verdict != nullptr ? *verdict : none), {}};
 }
 
 Outcome Group::execute(const Request& request, Side& side, Result& result) {
@@ -288,6 +390,11 @@ Failure Group::failure_now(const Verdict& verdict) const {
   return failure;
 }
 
+Nanos Group::verdict_limit() const {
+  const bool judges = config_.limits.silence != kNever && config_.limits.heartbeat != kNever;
+  return kVerdictMax + (judges ? config_.limits.silence + 2 * config_.limits.heartbeat : 0);
+}
+
 // For callers that hold no side.
 const Verdict* Group::await_verdict(Nanos limit) {
   Waiter waiter(abort_, caller_bell_, caller_bell_, false, {}, wires_);
@@ -318,12 +425,10 @@ void Group::report_fault(Outcome outcome, const Side& side, const Request& reque
       return watch_->report(both_p2p ? VerdictKind::kMessageMismatch : VerdictKind::kMismatch, peer,
                             text, false);
     }
-    case Outcome::kTimeout:
-    case Outcome::kNoProgress: {
-      const Nanos limit = outcome == Outcome::kTimeout ? request.timeout : config_.progress;
+    case Outcome::kTimeout: {
       const int waiting_for = side.waiter.waiting_for();
       std::string text =
-          "rank " + std::to_string(here) + " waited " + seconds_text(limit) + " in " + op;
+          "rank " + std::to_string(here) + " waited " + seconds_text(request.timeout) + " in " + op;
       if (waiting_for >= 0) text += " for rank " + std::to_string(waiting_for);
       return watch_->report(VerdictKind::kNoProgress, waiting_for >= 0 ? waiting_for : here, text,
                             false);
@@ -345,7 +450,7 @@ Failure Group::failed(Outcome outcome, const Request& request, Side& side) {
   const Verdict* verdict = abort_.verdict();
   if (verdict == nullptr) {
     const bool hurries = outcome == Outcome::kInterrupted;
-    verdict = side.waiter.verdict_within(hurries ? kInterruptedMax : kVerdictMax);
+    verdict = side.waiter.verdict_within(hurries ? kInterruptedMax : verdict_limit());
   }
   Failure failure;
   if (verdict != nullptr) {
@@ -381,7 +486,7 @@ std::shared_ptr<Group::Pending> Group::submit(Request request) {
   if (!worker.has_room()) return nullptr;
   const Turnstile::Ticket ticket = turnstile_.take(halves_of(request.kind));
   worker.submit([this, pending, ticket, request = std::move(request)] {
-    pending->result_ = run_ticketed(request, ticket, nullptr);
+    pending->result_ = run_guarded(request, ticket);
     pending->completion_.set();
     if (rings_completions_.load(std::memory_order_relaxed)) completions_.ring();
   });
@@ -391,6 +496,20 @@ std::shared_ptr<Group::Pending> Group::submit(Request request) {
 int Group::completion_fd() {
   rings_completions_.store(true, std::memory_order_relaxed);
   return completions_.fd();
+}
+
+std::vector<Hint> Group::hints() const { return forked_ ? std::vector<Hint>{} : watch_->hints(); }
+
+std::uint64_t Group::await_news(std::uint64_t seen, Nanos span) const {
+  return forked_ ? seen : watch_->await_news(seen, span);
+}
+
+void Group::program_beats(std::string label, std::uint64_t step) {
+  if (!forked_) board_.program_beats(std::move(label), step, now_ns());
+}
+
+void Group::program_idles() {
+  if (!forked_) board_.program_idles();
 }
 
 bool Group::is_healthy() const {
@@ -453,6 +572,7 @@ const char* Group::close(Watch::Goodbye goodbye) {
     sending_worker_.stop();
     receiving_worker_.stop();
     watch_->end(goodbye, config_.close_linger, alone ? collectives_ : kEveryCollective);
+    if (beacon_) beacon_->stop();
     for (const auto& wire : wires_) {
       if (wire) wire->shut_down();
     }

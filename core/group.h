@@ -14,6 +14,7 @@
 #include "core/collective/choose.h"
 #include "core/collective/comm.h"
 #include "core/control/abort.h"
+#include "core/control/beacon.h"
 #include "core/control/loop.h"
 #include "core/fabric/fabric.h"
 #include "core/wait/turnstile.h"
@@ -45,13 +46,16 @@ struct GroupConfig {
   std::vector<Peer> peers;
   std::vector<std::pair<int, Fd>> control;
   std::vector<WireSpec> wires;
+  Fd beacon;             // the memory in which the ranks of this host meet; invalid: no beacon
+  std::string sentinel;  // the program that is this rank's neighbour where there is none
   Topology topology = Topology::kAuto;
   int ranks_here = 1;
-  Nanos progress = kNever;
+  WatchLimits limits;
   Nanos close_linger = 0;
   bool exit_on_fault = false;
   Nanos exit_grace = 0;
   bool handle_sigterm = false;
+  bool logs = false;
 };
 
 // What a caller asks for. Which fields mean what is said at collective/algorithms.h.
@@ -132,6 +136,14 @@ class Group final : private ForkSensitive {
   int completion_fd();
   void drain_completions() { completions_.silence(); }
 
+  // Why this rank, alone on its host, has no sentinel though one was asked for; or "".
+  std::string sentinel_trouble() const { return beacon_ ? beacon_->sentinel_trouble() : ""; }
+  // What is suspected of whom.
+  std::vector<Hint> hints() const;
+  std::uint64_t await_news(std::uint64_t seen, Nanos span) const;
+  // The program's own progress, for programs that communicate by other means.
+  void program_beats(std::string label, std::uint64_t step);
+  void program_idles();
   bool is_healthy() const;
   // The first cause, or nothing.
   std::optional<Failure> failure() const;
@@ -145,21 +157,28 @@ class Group final : private ForkSensitive {
   struct Side;  // what a thread needs to run operations: a waiter and a comm
 
   void abandon() override;
+  std::vector<int> links_for_sentinel() const;
+  void light_beacon(const std::vector<int>& links);
   Result run_ticketed(const Request& request, const Turnstile::Ticket& ticket,
                       InterruptCheck interrupted);
+  Result run_guarded(const Request& request, const Turnstile::Ticket& ticket);
+  bool is_over();
   Outcome execute(const Request& request, Side& side, Result& result);
   static Tag tag_of(const Request& request);
   Tag numbered(Tag tag, const Request& request);
   Side& side_for(RequestKind kind);
+  HalfBoard& board_for(RequestKind kind);
   std::optional<Failure> refusal() const;
   Failure failed(Outcome outcome, const Request& request, Side& side);
   void report_fault(Outcome outcome, const Side& side, const Request& request);
+  Nanos verdict_limit() const;
   const Verdict* await_verdict(Nanos limit);
   bool shut_for_submissions();
   Failure failure_now(const Verdict& verdict) const;
 
   GroupConfig config_;
   AbortWord abort_;
+  Board board_;
   std::vector<std::unique_ptr<Wire>> wires_;  // by rank; null for this one
   Bell sending_bell_;
   Bell receiving_bell_;
@@ -169,6 +188,7 @@ class Group final : private ForkSensitive {
   std::unique_ptr<Side> receiving_;  // receives, and everything that needs both halves
   std::unique_ptr<Side> receiving_only_;
   std::unique_ptr<Watch> watch_;
+  std::unique_ptr<Beacon> beacon_;
   Turnstile turnstile_;
   std::mutex
       submit_mutex_;  // makes taking a ticket and queueing for a worker one step; see close()

@@ -24,12 +24,16 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "flight": ("base",),
     "fabric": ("base", "control/abort.h", "control/verdict.h"),
     # Of the fabrics it knows the interface, not one of them by name.
-    "wait": ("base", "control/abort.h", "control/verdict.h", "fabric/fabric.h"),
+    # It tells the watch for whom it waits.
+    "wait": ("base", "control/abort.h", "control/board.h", "control/verdict.h", "fabric/fabric.h"),
     "control": ("base",),
+    # A program of its own, which shares with the beacon what the word means and how one waits.
+    "sentinel": ("base", "control/beacon_linux.h"),
     "collective": ("base", "reduce", "wait", "fabric"),
     "group": ("base", "reduce", "wait", "fabric", "collective", "control", "flight"),
-    # Rendezvous, in Python, makes the segments before there is a group.
-    "bind": ("base", "group", "fabric/shm/segment.h"),
+    # Rendezvous, in Python, makes the segments and the beacons' memory before there is a group.
+    # The machine alone is for tests.
+    "bind": ("base", "group", "fabric/shm/segment.h", "control/beacon.h", "control/machine.h"),
 }
 
 # What the core may take from outside: the C++ library (headers without an ending), the system,
@@ -72,7 +76,7 @@ BANS = (
         r"|\bSYS_futex\b|\bcondition_variable(_any)?\b|\b(counting|binary)_semaphore\b"
         r"|(?:^|[;{}(=!,&|?:<]|(?<!-)>|\breturn)\s*(?<!\w)(?<!\w::)(::)?"
         r"(poll\s*\((?![^;]*,\s*0\s*\))|select\s*\((?=(?:[^,;]*,){4})|(sleep|pause)\s*\()",
-        ("core/wait/*", "core/control/loop*", "core/control/poller*"),
+        ("core/wait/*", "core/control/loop*", "core/control/poller*", "core/control/beacon*"),
     ),
 )
 PYTHON_OR_NANOBIND = re.compile(r"(^|/)(Python\.h|nanobind|pybind11)")
@@ -80,7 +84,7 @@ PYTHON_OR_NANOBIND = re.compile(r"(^|/)(Python\.h|nanobind|pybind11)")
 PACKAGE = "src/standfast"
 MAY_READ_ENVIRONMENT = ("settings.py", "identity.py", "launch/*")
 # The edges hand the whole of it to those who may read it; they pick nothing out of it.
-MAY_HAND_ON_ENVIRONMENT = ("group.py", "command.py")
+MAY_HAND_ON_ENVIRONMENT = ("joining.py", "command.py")
 ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"})
 # These work where the native module cannot be loaded, so that they can say so.
 WITHOUT_CORE = ("errors.py", "exits.py", "settings.py", "identity.py")
@@ -324,7 +328,7 @@ FORBIDDEN: list[tuple[Checker, str, str]] = [
     (check_bans, "core/group.cpp", "syscall(SYS_futex, word, 0);"),
     (check_environment, f"{PACKAGE}/group.py", "import os\nx = os.environ['A']"),
     (check_environment, f"{PACKAGE}/group.py", "import os\nx = os.getenv('A')"),
-    (check_environment, f"{PACKAGE}/group.py", "import os\nx = f(os.environ['A'])"),
+    (check_environment, f"{PACKAGE}/joining.py", "import os\nx = f(os.environ['A'])"),
     (check_environment, f"{PACKAGE}/arrays.py", "import os\nx = f(os.environ)"),
     (check_environment, f"{PACKAGE}/group.py", "from os import environ"),
     (check_without_core, f"{PACKAGE}/settings.py", "from standfast import _core"),
@@ -361,7 +365,7 @@ ALLOWED: list[tuple[Checker, str, str]] = [
     (check_bans, "core/wait/wait.cpp", "  poll(fds, 2, 100);"),
     (check_bans, "core/base/clock.cpp", "clock_gettime(CLOCK_MONOTONIC, &t);"),
     (check_environment, f"{PACKAGE}/launch/local.py", "import os\nx = os.environ['A']"),
-    (check_environment, f"{PACKAGE}/group.py", "import os\nx = f(1, environ=os.environ)"),
+    (check_environment, f"{PACKAGE}/joining.py", "import os\nx = f(1, environ=os.environ)"),
     (check_without_core, f"{PACKAGE}/group.py", "from standfast import _core"),
     (check_third_party, f"{PACKAGE}/arrays.py", "def f():\n    import numpy"),
 ]

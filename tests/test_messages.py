@@ -118,7 +118,7 @@ TABLE = [
     (
         Failure("link_lost", 3, 0, "recv: ECONNRESET"),
         errors.LinkLost,
-        "the link to rank 3 on host-b (tcp 10.0.0.2:4001) was lost: recv: ECONNRESET; seen",
+        "a link of rank 3 on host-b was lost: recv: ECONNRESET; seen",
         "rank 3 itself lives; check cable and network between here and host-b",
     ),
     (

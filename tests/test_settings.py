@@ -115,7 +115,7 @@ def test_what_is_wrong_is_named(
     [
         ({"heartbeat_s": 3.0}, "heartbeat_s=3 is not below hint_s=3"),
         ({"hint_s": 30.0}, "hint_s=30 is not below silence_s=20"),
-        ({"progress_s": 20.0}, "silence_s=20 is not below progress_s=20"),
+        ({"silence_s": 30.0, "progress_s": 20.0}, "silence_s=30 is above progress_s=20"),
     ],
 )
 def test_limits_must_grow(changes: dict[str, float], words: str) -> None:
@@ -125,6 +125,14 @@ def test_limits_must_grow(changes: dict[str, float], words: str) -> None:
     assert words in str(caught.value)
     for name in ("heartbeat_s (", "hint_s (", "silence_s (", "progress_s ("):
         assert name in str(caught.value)
+
+
+def test_limits_that_are_not_given_shrink_with_those_that_are() -> None:
+    """silence_s=1 or progress_s=1 alone is no contradiction."""
+    short = load({"silence_s": 1.0, "progress_s": 1.0}, {})
+    assert 0 < 3 * short.heartbeat_s <= short.hint_s < short.silence_s == short.progress_s
+    assert load({"progress_s": 1.0}, {}).silence_s == 1.0
+    assert load({"progress_s": 100.0}, {}).silence_s == load({}, {}).silence_s == 20.0
 
 
 def test_a_limit_that_is_off_need_not_be_in_order() -> None:
@@ -163,7 +171,7 @@ def test_a_key_never_shows(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_what_all_ranks_must_share() -> None:
-    """Limits, fabric and topology; nothing that is a rank's own business, and no key."""
+    """Limits, fabric, topology and beacon; nothing that is a rank's own business, and no key."""
     assert set(agreement(Settings())) == {
         "fabric",
         "topology",
@@ -171,4 +179,6 @@ def test_what_all_ranks_must_share() -> None:
         "hint_s",
         "silence_s",
         "progress_s",
+        "startup_s",
+        "beacon",
     }

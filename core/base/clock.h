@@ -13,6 +13,9 @@ inline constexpr Nanos kSecond = 1'000'000'000;
 inline constexpr Nanos kNever = INT64_MAX;
 
 Nanos now_ns();
+// A few milliseconds old, and cheaper: for what is asked after every operation. Compared with
+// itself only.
+Nanos coarse_now_ns();
 
 constexpr Nanos from_seconds(double seconds) {
   constexpr double kYears = 3e8;  // ten of them: beyond any limit, and far from overflow

@@ -1,4 +1,5 @@
-// Threads of ours: no signal is delivered to them, handlers run where the program expects them.
+// Threads of ours: no signal is delivered to them, handlers run where the program expects them. But
+// what a thread does itself - a bad address, a trap - is reported from there, by whoever reports.
 #pragma once
 
 #include <pthread.h>
@@ -15,6 +16,7 @@ class SignalsBlocked {
   SignalsBlocked() {
     sigset_t all;
     sigfillset(&all);
+    for (const int own : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) sigdelset(&all, own);
     pthread_sigmask(SIG_SETMASK, &all, &before_);
   }
   SignalsBlocked(const SignalsBlocked&) = delete;

@@ -1,4 +1,5 @@
-// What travels on a control link: a head of 64 bytes, then texts. Used by the watch only.
+// What travels on a control link: a head of 64 bytes, then texts or a status. Used by the watch
+// only.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "core/base/clock.h"
+#include "core/control/hint.h"
+#include "core/control/status.h"
 #include "core/control/verdict.h"
 
 namespace standfast {
@@ -16,6 +20,10 @@ enum class FrameType : std::uint8_t {
   kReport,       // to rank 0: this is what I saw, decide
   kVerdict,      // from rank 0: this is decided
   kLeft,         // from rank 0: verdict.rank said goodbye
+  kBeat,         // I live, and this is my status
+  kAsk,          // from rank 0: send a beat at once
+  kHint,         // from rank 0: this is suspected of hint.rank
+  kHintOver,     // from rank 0: no longer
 };
 
 // A rank that never left takes part in all of them.
@@ -29,6 +37,13 @@ struct Frame {
   // kGoodbye, kLeft: how many collectives the rank took part in before it left.
   std::uint32_t collectives = kEveryCollective;
   Verdict verdict;
+  // kBeat. From rank 0: `subject` is a rank of which nothing was heard for long. In answers:
+  // how long ago its data came, or kNever.
+  Status status;
+  int subject = -1;
+  Nanos data_age = kNever;
+  // kHint, kHintOver.
+  Hint hint;
 };
 
 inline constexpr std::size_t kFrameHeadBytes = 64;

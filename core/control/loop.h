@@ -4,6 +4,8 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,20 +18,35 @@
 #include "core/base/clock.h"
 #include "core/base/fd.h"
 #include "core/control/abort.h"
+#include "core/control/board.h"
 #include "core/control/frames.h"
+#include "core/control/log.h"
 #include "core/control/machine.h"
 #include "core/control/poller.h"
 
 namespace standfast {
 
+// A data connection, as the watch sees it.
+struct DataLink {
+  int rank;
+  const std::atomic<std::uint64_t>* received;  // grows with whatever comes in
+  int fd;                                      // a TCP connection that carries the data, or -1
+  std::string text;                            // "tcp 10.0.0.3:41234"
+};
+
 struct WatchConfig {
   Machine::Shape shape;
+  WatchLimits limits;
   std::vector<std::pair<int, Fd>> links;       // rank -> control link
   std::vector<std::pair<int, int>> processes;  // rank -> pid, peers of this host
-  std::vector<const Bell*> bells;              // rung when there is a verdict
-  bool exit_on_fault = false;                  // end the process if nobody takes the error
+  std::vector<DataLink> data_links;
+  std::vector<std::string> hosts;  // by rank, for messages; may be empty
+  const Board* board = nullptr;    // what this rank does
+  std::vector<const Bell*> bells;  // rung when there is a verdict
+  bool exit_on_fault = false;      // end the process if nobody takes the error
   Nanos exit_grace = 0;
   bool serve_sigterm = false;
+  bool logs = false;  // hints and warnings as lines on stderr
 };
 
 class Watch {
@@ -43,12 +60,26 @@ class Watch {
   // What this rank's operations saw. Any thread; returns at once.
   void report(VerdictKind kind, int rank, std::string cause, bool suspicion);
   void report(Verdict verdict, bool suspicion);
+  // The beacon of a rank of this host was passed on: its process ends. Any thread.
+  void beacon_died(int rank);
   // The peer said goodbye. Any thread.
   bool has_left(int rank) const;
   // The last collective that all ranks take part in: those who left were done with it.
   const std::atomic<std::uint32_t>& last_collective() const { return last_collective_; }
   // Who does not take part in this collective; -1 if all do. Any thread.
   int leaver_before(std::uint32_t collective) const;
+  // What is suspected now, by rank. Any thread.
+  std::vector<Hint> hints() const;
+  // Waits until the count of news (hints that came or went, a verdict, the end) is another than
+  // `seen`, and returns it. Any thread.
+  std::uint64_t await_news(std::uint64_t seen, Nanos span) const;
+  // Did the watch's thread not run for so long that this process was given up meanwhile? One load
+  // and a cheap look at the clock: asked after every operation.
+  bool may_have_missed_the_end() const {
+    return coarse_now_ns() - turned_at_.load(std::memory_order_relaxed) >= missed_after_;
+  }
+  // Waits until the watch has read what lay there when this was called, but no longer than `limit`.
+  void catch_up(Nanos limit);
   // The error has reached the program: it decides from here on, the exit timer is off.
   void taken() { taken_.store(true, std::memory_order_relaxed); }
 
@@ -69,15 +100,34 @@ class Watch {
     FrameReader reader;
     std::vector<std::byte> out;
     bool writing = false;
+    std::uint64_t identity = 0;
+    bool asked = false;              // at the last review, how its host is
+    std::uint64_t acknowledged = 0;  // bytes, as then seen
   };
 
   void run();
+  void serve();
+  void fail(const char* why);
+  void tell_failure(const Verdict& verdict);
+  void await_exit();
+  void end_turn();
+  void tick();
+  Event sample();
+  void find_closed_descriptors();
+  void find_dead_data_links();
+  std::string who(int rank) const;
+  void show(const Actions& actions);
+  void tell_news();
   void on_ready(const Ready& ready);
   void serve_inbox();
-  void read_link(Link& link);
+  enum class Until : bool { kNow, kEmpty };
+  void read_link(Link& link, Until until = Until::kEmpty);
+  bool drain_accused(const Frame& frame);
   void link_ended(int rank, std::string how);
+  void link_broke(int rank, int code);
+  bool let_go(int rank);
   void drop(std::map<int, Link>::iterator link);
-  void process_gone(int rank);
+  void process_gone(int rank, const std::string& how);
   void step(const Event& event);
   void note_left();
   void raise(Verdict verdict);
@@ -103,8 +153,13 @@ class Watch {
   std::unique_ptr<std::atomic<int>[]> link_fds_;
   std::vector<int> gone_before_;  // whose process had ended when the watch began
 
-  std::mutex mutex_;  // guards inbox_ and ending_
+  Log log_;
+  std::vector<Sight> sights_;
+  std::vector<std::uint64_t> received_;  // by data link, as last seen
+
+  std::mutex mutex_;  // guards inbox_, beacons_ and ending_
   std::vector<Frame> inbox_;
+  std::vector<int> beacons_;  // ranks whose beacon was passed on
   struct Ending {
     Goodbye goodbye;
     Nanos linger;
@@ -122,6 +177,20 @@ class Watch {
   // Written by taken(), read by the watch's thread. Relaxed: the timer's grace is far longer than
   // any delay.
   std::atomic<bool> taken_{false};
+
+  // When the watch's thread was last awake, by the coarse clock. Written by it, read after each
+  // operation. Relaxed: only compared with a limit.
+  std::atomic<Nanos> turned_at_{coarse_now_ns()};
+  const Nanos missed_after_;
+  // Threads in catch_up(). Written by them, read by the watch's thread, which does not sleep while
+  // there are any. Sequentially consistent: rare, and simplest.
+  std::atomic<int> behind_{0};
+
+  mutable std::mutex news_mutex_;  // guards hints_, news_ and turns_
+  mutable std::condition_variable news_bell_;
+  std::vector<Hint> hints_;
+  std::uint64_t news_ = 0;
+  std::uint64_t turns_ = 0;  // of the watch's thread, while anybody waits for one
 
   // The watch's thread's own.
   Nanos exit_at_ = kNever;

@@ -41,7 +41,11 @@ void Poller::add(int fd, int token) {
 }
 
 void Poller::want_write(int fd, int token, bool wanted) {
-  control(state_->epoll.get(), EPOLL_CTL_MOD, fd, token, wanted ? EPOLLIN | EPOLLOUT : EPOLLIN);
+  epoll_event event{};
+  event.events = wanted ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  event.data.fd = token;
+  // It fails for a descriptor that somebody closed, which the watch finds out at its next review.
+  epoll_ctl(state_->epoll.get(), EPOLL_CTL_MOD, fd, &event);
 }
 
 void Poller::remove(int fd) {
@@ -70,6 +74,7 @@ int Poller::wait(Ready* ready, int max, Nanos span) {
   const Nanos bounded = std::clamp<Nanos>(span, 0, 3600 * kSecond);
   const int span_ms = static_cast<int>((bounded + kMillisecond - 1) / kMillisecond);
   const int count = epoll_wait(state_->epoll.get(), events, std::min(max, kMax), span_ms);
+  if (count < 0 && errno != EINTR) throw SystemError("epoll_wait", errno);
   for (int i = 0; i < count; ++i) {
     ready[i].token = events[i].data.fd;
     ready[i].readable = (events[i].events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0;

@@ -44,9 +44,8 @@ void Poller::add(int fd, int token) {
 
 void Poller::want_write(int fd, int token, bool wanted) {
   const std::uint16_t flags = wanted ? EV_ADD : EV_DELETE;
-  const bool changed =
-      change(state_->kqueue.get(), static_cast<std::uintptr_t>(fd), EVFILT_WRITE, flags, 0, token);
-  if (!changed && wanted) throw SystemError("kevent(EVFILT_WRITE)", errno);
+  // It fails for a descriptor that somebody closed, which the watch finds out at its next review.
+  change(state_->kqueue.get(), static_cast<std::uintptr_t>(fd), EVFILT_WRITE, flags, 0, token);
 }
 
 void Poller::remove(int fd) {
@@ -70,6 +69,7 @@ int Poller::wait(Ready* ready, int max, Nanos span) {
   const timespec time = {static_cast<time_t>(bounded / kSecond),
                          static_cast<long>(bounded % kSecond)};
   const int count = kevent(state_->kqueue.get(), nullptr, 0, events, std::min(max, kMax), &time);
+  if (count < 0 && errno != EINTR) throw SystemError("kevent", errno);
   for (int i = 0; i < count; ++i) {
     ready[i].token = static_cast<int>(reinterpret_cast<std::intptr_t>(events[i].udata));
     ready[i].readable = events[i].filter != EVFILT_WRITE;

@@ -1,13 +1,13 @@
-// What carries data between two ranks: the interface that every fabric implements, and the tag on
-// each frame. A wire has two halves, sending and receiving; each is used by one thread at a time,
-// and nothing here blocks.
+// What carries data between two ranks: the interface that every fabric implements. A wire has two
+// halves, sending and receiving; each is used by one thread at a time, and nothing here blocks.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
-#include "core/base/dtype.h"
+#include "core/base/tag.h"
 
 namespace standfast {
 
@@ -16,41 +16,6 @@ inline constexpr std::size_t kFrameBytes = 128 * 1024;
 // At least so many frames are accepted before the peer takes one. The pipelines in collective/ rely
 // on it.
 inline constexpr int kFramesInFlight = 8;
-
-enum class OpKind : std::uint8_t {
-  kNone = 0,
-  kAllReduce,
-  kAllGather,
-  kReduceScatter,
-  kBroadcast,
-  kAllToAll,
-  kGather,
-  kGatherBytes,
-  kScatter,
-  kSend,
-  kBarrier,
-  kGoodbye = 255,
-};
-
-const char* op_kind_name(OpKind kind);
-
-// Which operation a frame belongs to. Ranks that disagree see it at the first frame.
-struct Tag {
-  std::uint32_t seq = 0;
-  OpKind kind = OpKind::kNone;
-  DType dtype = DType::kUInt8;
-  ReduceOp op = ReduceOp::kSum;
-  std::uint8_t algorithm = 0;
-  std::int32_t root_or_tag = 0;
-  std::uint32_t spare = 0;
-  std::uint64_t count = 0;  // elements, as the operation defines it
-
-  bool operator==(const Tag&) const = default;
-};
-static_assert(sizeof(Tag) == 24);
-
-// "all_sum float32[1024] #7", for messages.
-std::string describe(const Tag& tag);
 
 // What one attempt came to.
 enum class Turn : std::uint8_t {
@@ -72,6 +37,10 @@ class Wire {
 
   int peer() const { return peer_; }
   const std::string& link() const { return link_; }
+  // Grows with whatever comes in: a sign of life for the watch.
+  const std::atomic<std::uint64_t>& received() const { return received_; }
+  // A TCP connection that carries the data, or -1.
+  virtual int data_socket() const { return -1; }
 
   // --- the sending half
   // Accepts a frame, or says kNotYet. `data` is read until flush() is kDone.
@@ -119,6 +88,10 @@ class Wire {
     got_bytes_ = bytes;
     return Turn::kMismatch;
   }
+  // By the receiving half.
+  void note_received() {
+    received_.store(received_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
   bool sending_ = false;
 
  private:
@@ -126,6 +99,8 @@ class Wire {
   const std::string link_;
   Tag got_;
   std::size_t got_bytes_ = 0;
+  // Written by the receiving half, read by the watch's thread. Relaxed: that it changes is all.
+  std::atomic<std::uint64_t> received_{0};
 };
 
 }  // namespace standfast

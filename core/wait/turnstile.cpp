@@ -38,7 +38,6 @@ bool Turnstile::is_turn(const Ticket& ticket) const {
 Outcome Turnstile::enter(const Ticket& ticket, const AbortWord& abort, const Limits& limits) {
   if (is_turn(ticket)) [[likely]]
     return Outcome::kOk;
-  const Nanos start = now_ns();
   sleepers_.fetch_add(1);
   Outcome outcome = Outcome::kOk;
   std::unique_lock lock(mutex_);
@@ -46,7 +45,6 @@ Outcome Turnstile::enter(const Ticket& ticket, const AbortWord& abort, const Lim
     const Nanos now = now_ns();
     if (abort.verdict() != nullptr) outcome = Outcome::kVerdict;
     if (now >= limits.deadline) outcome = Outcome::kTimeout;
-    if (now - start >= limits.progress) outcome = Outcome::kNoProgress;
     if (outcome != Outcome::kOk) break;
     turned_.wait_for(lock, kNap);
     lock.unlock();

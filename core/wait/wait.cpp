@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "core/base/guard.h"
+
 namespace standfast {
 namespace {
 
@@ -51,7 +53,8 @@ Outcome Waiter::faulted(Turn turn, Wire& wire) {
 Outcome Waiter::settle(Turn turn, Wire& wire) {
   if (turn == Turn::kDone) return Outcome::kOk;
   if (turn != Turn::kNotYet) return faulted(turn, wire);
-  return abort_.verdict() != nullptr ? Outcome::kVerdict : Outcome::kPending;
+  const bool is_over = kGuarded && abort_.verdict() != nullptr;
+  return is_over ? Outcome::kVerdict : Outcome::kPending;
 }
 
 Outcome Waiter::wait(Wire& wire, Half half, Try attempt) {
@@ -62,7 +65,7 @@ Outcome Waiter::wait(Wire& wire, Half half, Try attempt) {
   if (first_wait_ns_ == 0) first_wait_ns_ = start;
   if (interrupted(start)) return Outcome::kInterrupted;
   outcome = yield(wire, attempt, start);
-  if (outcome == Outcome::kPending) outcome = sleep(wire, half, attempt, start);
+  if (outcome == Outcome::kPending) outcome = sleep(wire, half, attempt);
   if (outcome == Outcome::kOk) waiting_for_ = -1;
   return outcome;
 }
@@ -91,27 +94,33 @@ Outcome Waiter::yield(Wire& wire, Try attempt, Nanos start) {
   return Outcome::kPending;
 }
 
-Outcome Waiter::sleep(Wire& wire, Half half, Try attempt, Nanos start) {
+// A wait that lasts is told to the watch (doze), which knows for how long it may.
+Outcome Waiter::sleep(Wire& wire, Half half, Try attempt) {
+  const Outcome outcome = slumber(wire, half, attempt, now_ns());
+  if (board_ != nullptr) board_->goes_on();
+  return outcome;
+}
+
+Outcome Waiter::slumber(Wire& wire, Half half, Try attempt, Nanos since) {
   for (;;) {
     SF_TRY(pump());
     wire.asleep(half);
     const Outcome outcome = settle(attempt(), wire);
-    const Nanos now = now_ns();
-    const bool signalled = outcome == Outcome::kPending && doze(wire, half, now);
+    const bool signalled = outcome == Outcome::kPending && doze(wire, half, since);
     wire.awake(half);
     if (outcome != Outcome::kPending) return outcome;
     if (interrupted(now_ns(), signalled)) return Outcome::kInterrupted;
     if (is_deserted()) return Outcome::kLeft;
     // Time is up only if a last look finds nothing: the sleep may have ended with data.
-    if (const Outcome late = check_clock(start, now_ns()); late != Outcome::kOk) {
+    if (now_ns() >= limits_.deadline) {
       const Outcome last = settle(attempt(), wire);
-      return last == Outcome::kPending ? late : last;
+      return last == Outcome::kPending ? Outcome::kTimeout : last;
     }
   }
 }
 
 // Sleeps until the wire, a wire with frames to send, the bell or a signal, but at most kSleepMax.
-bool Waiter::doze(Wire& wire, Half half, Nanos now) {
+bool Waiter::doze(Wire& wire, Half half, Nanos since) {
   constexpr int kPollMax = 256;
   pollfd fds[kPollMax];
   int count = 0;
@@ -125,10 +134,13 @@ bool Waiter::doze(Wire& wire, Half half, Nanos now) {
       }
     }
   }
+  const Nanos now = now_ns();
   const Nanos until = std::min(limits_.deadline, deadline_after(now, kSleepMax));
   const Nanos span = std::max<Nanos>(0, until - now);
   const int span_ms = static_cast<int>((span + kMillisecond - 1) / kMillisecond);
+  if (board_ != nullptr) board_->waits_for(wire.peer(), since);
   const int ready = poll(fds, static_cast<nfds_t>(count), span_ms);
+  if (board_ != nullptr) board_->looks(wire.peer(), since, now_ns());
   if (ready <= 0) return ready < 0;
   if (fds[0].revents != 0) bell_.silence();
   if (fds[1].revents != 0 && wire.answer_bell(half)) neighbour_.ring();
@@ -143,11 +155,6 @@ Outcome Waiter::pump() {
     }
   }
   return Outcome::kOk;
-}
-
-Outcome Waiter::check_clock(Nanos start, Nanos now) const {
-  if (now >= limits_.deadline) return Outcome::kTimeout;
-  return now - start >= limits_.progress ? Outcome::kNoProgress : Outcome::kOk;
 }
 
 // Somebody left before this collective: it can't end well, whoever it is that we wait for.

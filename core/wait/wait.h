@@ -11,6 +11,7 @@
 #include "core/base/bell.h"
 #include "core/base/clock.h"
 #include "core/control/abort.h"
+#include "core/control/board.h"
 #include "core/fabric/fabric.h"
 
 namespace standfast {
@@ -23,7 +24,6 @@ enum class [[nodiscard]] Outcome : std::uint8_t {
   kLeft,         // fault() said goodbye; null: somebody who does not take part in this collective
   kBroken,       // fault() ended without goodbye
   kTimeout,      // the operation's own time limit
-  kNoProgress,   // the group's limit for one wait
   kInterrupted,  // a signal handler asks us to end
   kLimit,        // a result that doesn't fit what was announced
 };
@@ -50,7 +50,6 @@ using InterruptCheck = bool (*)();
 // What bounds one operation.
 struct Limits {
   Nanos deadline = kNever;  // absolute
-  Nanos progress = kNever;  // for one wait
   InterruptCheck interrupted = nullptr;
   // A collective's number, and the last one that all ranks take part in; see Watch.
   std::uint32_t collective = 0;
@@ -60,16 +59,19 @@ struct Limits {
 class Waiter {
  public:
   // `neighbour` is the bell of the thread that may use the wires' other half meanwhile. `pumps`:
-  // this thread holds the sending half of all wires and moves them on while it waits.
+  // this thread holds the sending half of all wires and moves them on while it waits. `board`:
+  // where waits are told; null for none.
   Waiter(const AbortWord& abort, const Bell& bell, const Bell& neighbour, bool pumps,
-         SpinBudget budget, const std::vector<std::unique_ptr<Wire>>& wires)
+         SpinBudget budget, const std::vector<std::unique_ptr<Wire>>& wires,
+         HalfBoard* board = nullptr)
       : abort_(abort),
         bell_(bell),
         neighbour_(neighbour),
         pumps_(pumps),
         budget_(budget),
         spins_(budget.spins_max),
-        wires_(wires) {}
+        wires_(wires),
+        board_(board) {}
 
   void begin(const Limits& limits) {
     limits_ = limits;
@@ -113,14 +115,14 @@ class Waiter {
   Outcome wait(Wire& wire, Half half, Try attempt);
   Outcome spin(Wire& wire, Try attempt);
   Outcome yield(Wire& wire, Try attempt, Nanos start);
-  Outcome sleep(Wire& wire, Half half, Try attempt, Nanos start);
+  Outcome sleep(Wire& wire, Half half, Try attempt);
+  Outcome slumber(Wire& wire, Half half, Try attempt, Nanos since);
   Outcome settle(Turn turn, Wire& wire);
   Outcome pump();
-  Outcome check_clock(Nanos start, Nanos now) const;
   bool is_deserted() const;
   bool interrupted(Nanos now, bool at_once = false);
   // True if a signal cut it short.
-  bool doze(Wire& wire, Half half, Nanos now);
+  bool doze(Wire& wire, Half half, Nanos since);
 
   const AbortWord& abort_;
   const Bell& bell_;
@@ -129,6 +131,7 @@ class Waiter {
   const SpinBudget budget_;
   int spins_;
   const std::vector<std::unique_ptr<Wire>>& wires_;
+  HalfBoard* const board_;
   Limits limits_;
   Wire* fault_ = nullptr;
   int waiting_for_ = -1;

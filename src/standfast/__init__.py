@@ -36,6 +36,7 @@ __all__ = [
     "GroupAborted",
     "GroupClosed",
     "Handle",
+    "Hint",
     "InternalError",
     "LinkLost",
     "MessageMismatch",
@@ -48,5 +49,7 @@ __all__ = [
     "RemoteFailure",
     "RendezvousError",
     "StandfastError",
+    "Watch",
     "init",
+    "watch",
 ]

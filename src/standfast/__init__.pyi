@@ -17,3 +17,6 @@ from standfast.errors import StandfastError as StandfastError
 from standfast.group import Group as Group
 from standfast.group import init as init
 from standfast.handles import Handle as Handle
+from standfast.hints import Hint as Hint
+from standfast.watching import Watch as Watch
+from standfast.watching import watch as watch

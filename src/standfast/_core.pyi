@@ -18,6 +18,12 @@ def shm_unlink(name: str) -> None:
 def shm_sweep() -> list[str]:
     """Remove segments whose maker's process is gone; return their names."""
 
+def beacon_open(*, maker: int, key: str, size: int) -> tuple[str, int]:
+    """Open the memory for the beacons of a group of `size`, or make it; return (name, descriptor).
+
+    The name is made of the pid `maker` and 12 hex digits. ("", -1) where there are no beacons.
+    """
+
 def buffer_view(
     x: object, writable: bool
 ) -> tuple[int, int, str, tuple[int, ...], bool, bool] | None:
@@ -79,6 +85,17 @@ class Failure:
     detected_ns: int
 
 @final
+class Hint:
+    """What one rank sees of another. kind: see hints.Hint. since_ns: when this rank heard of it."""
+
+    kind: str
+    rank: int
+    reporter: int
+    cause: str
+    evidence: list[str]
+    since_ns: int
+
+@final
 class Pending:
     """An operation handed to the core's own threads."""
     def done(self) -> bool: ...
@@ -101,11 +118,14 @@ class Group:
         wires: list[WireSpec],
         topology: str,
         ranks_here: int,
-        progress_s: float,
+        limits_s: tuple[float, float, float, float, float],
         close_linger_s: float,
         exit_on_fault: bool,
         exit_grace_s: float,
         handle_sigterm: bool,
+        logs: bool,
+        beacon_fd: int,
+        sentinel: str,
     ) -> None: ...
     def run(self, request: Request) -> Failure | None:
         """Run one operation in this thread, without the GIL; None when it is done."""
@@ -119,6 +139,19 @@ class Group:
     def healthy(self) -> bool: ...
     def failure(self) -> Failure | None:
         """The group's first cause, or None."""
+    def sentinel_trouble(self) -> str:
+        """Why nobody stands in for the neighbours of a rank that has none, or ""."""
+    def hints(self) -> list[Hint]:
+        """What is suspect at the moment; all ranks have the same."""
+    def await_news(self, seen: int, timeout_s: float) -> int:
+        """Sleep without the GIL until the counter of news differs from `seen`; return it.
+
+        News: hints began or ended, there is a verdict, the group closes.
+        """
+    def beat(self, label: str, step: int) -> None:
+        """The program's own progress, where it does not use the group's operations."""
+    def idle(self) -> None:
+        """The program has nothing to do: no progress is expected of it until the next beat."""
     def taken(self) -> None:
         """The failure has reached the program: the exit timer is off from here on."""
     def abort(self, reason: str) -> None: ...
@@ -126,3 +159,41 @@ class Group:
         """Tell the peers that this rank's program raised."""
     def close(self, how: str) -> str:
         """End the group: how is "orderly", "interrupted" or "failed"; returns how it ended."""
+
+class Machine:
+    """The watch's rules: a pure function of state, event and time, in nanoseconds. For tests."""
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        size: int,
+        heartbeat: int,
+        hint: int,
+        silence: int,
+        progress: int,
+    ) -> None: ...
+    def step(
+        self,
+        kind: str,
+        now: int,
+        *,
+        rank: int = -1,
+        frame: str = "",
+        verdict: str = "none",
+        about: int = -1,
+        suspicion: bool = False,
+        status: tuple[int, int, int] = (0, -1, 0),
+        sights: list[tuple[int, int]] = ...,
+    ) -> tuple[
+        list[tuple[int, str, str, int]], tuple[str, int] | None, list[tuple[str, int]], list[int]
+    ]:
+        """Return (sends, verdict, hints, hints over).
+
+        A send is (to, frame, verdict kind, about); a verdict or hint is (kind, rank).
+        status: collectives begun, the rank that is waited for or -1, for how long.
+        sights, by rank: when its data came, when its host had acknowledged everything.
+        """
+    def wakes_at(self) -> int: ...
+    def is_review_due(self, now: int) -> bool: ...
+    def is_decided(self) -> bool: ...

@@ -69,7 +69,7 @@ def cli(ctx: click.Context, version: bool) -> None:
 @cli.command(
     cls=GroupedCommand,
     sections={
-        "Ranks": ("ranks",),
+        "Ranks": ("ranks", "watch"),
         "Forming again": ("restarts",),
         "Limits": ("timeout_s", "grace_s", "kill_after_s"),
         "Output": ("json",),
@@ -88,7 +88,8 @@ Exit status:
 
 \b
 Example:
-  standfast run -n 4 --restarts 3 -- python train.py --epochs 20""",
+  standfast run -n 4 --restarts 3 -- python train.py --epochs 20
+  standfast run -n 4 --watch -- ./engine --model m.gguf""",
 )
 @click.option(
     "-n",
@@ -99,6 +100,15 @@ Example:
     envvar="STANDFAST_RUN_RANKS",
     show_envvar=True,
     help="How many ranks to start on this machine.",
+)
+@click.option(
+    "--watch",
+    is_flag=True,
+    envvar="STANDFAST_RUN_WATCH",
+    show_envvar=True,
+    help="Watch over a program that does not use standfast, from outside: when a rank is killed,"
+    " fails, or stands still for STANDFAST_SILENCE_S (20), all others get SIGTERM, after"
+    " --kill-after-s SIGKILL, and end with status 75 and the name of that rank.",
 )
 @click.option(
     "--restarts",
@@ -155,6 +165,8 @@ def run(ctx: click.Context, /, command: tuple[str, ...], **options: Any) -> None
     """Start N ranks of PROGRAM, prefix their output, and report who failed first and why."""
     from standfast.launch.spec import JobSpec, LaunchError
 
+    if options["watch"]:
+        _check_watch(ranks=options["ranks"], grace_s=options["grace_s"])
     _open_standard_streams()
     spec = JobSpec(command=command, **options)
     try:
@@ -164,6 +176,14 @@ def run(ctx: click.Context, /, command: tuple[str, ...], **options: Any) -> None
     except LaunchError as error:
         _say_launch_error(error, error.status, json=spec.json)
         ctx.exit(error.status)
+
+
+def _check_watch(*, ranks: int, grace_s: float) -> None:
+    """Refuse what --watch cannot work with."""
+    if ranks == 1:
+        raise click.UsageError("--watch needs at least 2 ranks: one has nobody to watch over it.")
+    if grace_s == 0:
+        raise click.UsageError("--grace-s 0 ends all ranks before --watch can tell them why.")
 
 
 @cli.command(epilog="\b\nExample:\n  standfast explain 75")

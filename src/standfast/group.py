@@ -8,28 +8,21 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
-import logging
 import os
 import socket
-import sys
 import threading
-import traceback
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
-from standfast import _core, hooks, identity, messages, operations, rendezvous, reports, splitting
-from standfast import settings as configuration
+from standfast import _core, hooks, identity, joining, operations, splitting
 from standfast.async_forms import AsyncForms
-from standfast.errors import GroupClosed, RendezvousError, StandfastError
+from standfast.errors import GroupClosed, StandfastError
 from standfast.handles import Completions, Handle
-from standfast.messages import Place
+from standfast.joining import Seat
+from standfast.membership import Membership, printable
 from standfast.operations import Member, Plan
 from standfast.settings import Settings
 
-logger = logging.getLogger("standfast")
-
-TRACEBACK_LINES = 20
 TOP_NAME = "world"
 
 
@@ -66,25 +59,18 @@ def init(
         ConfigError: arguments or environment are wrong or contradict each other.
         RendezvousError: the group could not be formed before the deadline.
     """
-    hooks.install()
-    overrides = {
-        "fabric": fabric,
-        "topology": topology,
-        "init_timeout_s": timeout_s,
-        "key": key,
-        **settings,
-    }
-    chosen = configuration.load(overrides, os.environ)
-    hooks.install(chosen.excepthook)
-    if logger.level == logging.NOTSET:
-        logger.setLevel(chosen.log_level.upper())
+    chosen = joining.settings_of(
+        {
+            "fabric": fabric,
+            "topology": topology,
+            "init_timeout_s": timeout_s,
+            "key": key,
+            **settings,
+        }
+    )
     who = identity.resolve(rank=rank, size=size, coordinator=coordinator, generation=generation)
-    try:
+    with joining.reported(who, chosen):
         return _form(who, chosen, name="", world_rank=who.rank)
-    except StandfastError as error:
-        if chosen.report_dir is not None:
-            reports.write(chosen.report_dir, who.rank, who.generation, error)
-        raise
 
 
 def _form(
@@ -96,70 +82,16 @@ def _form(
     listener: socket.socket | None = None,
     check: Callable[[], None] | None = None,
 ) -> Group:
-    """Meet the other ranks, and hand the connections to a core of our own."""
-    formation = rendezvous.form(who, chosen, name=name, listener=listener, check=check)
-    try:
-        core = _core_of(who, chosen, formation)
-    except OSError as error:
-        raise RendezvousError(
-            f"rank {who.rank} met all ranks, but could not start its core: {error}",
-            here=who.rank,
-            generation=who.generation,
-        ) from error
-    group = Group(core, who, chosen, formation, name=name, world_rank=world_rank)
+    """Meet the other ranks, and become a group with them."""
+    seat = joining.join(
+        who, chosen, name=name, world_rank=world_rank, listener=listener, check=check
+    )
+    group = Group(seat)
     hooks.opened(group)
     return group
 
 
-def _core_of(
-    who: identity.Identity, chosen: Settings, formation: rendezvous.Formation
-) -> _core.Group:
-    """Make the native group, which owns the formation's descriptors from here on."""
-    return _core.Group(
-        rank=who.rank,
-        size=who.size,
-        generation=who.generation,
-        peers=[
-            _core.Peer(peer.rank, peer.host, peer.pid, peer.same_host) for peer in formation.peers
-        ],
-        control=list(formation.control),
-        wires=[
-            _core.WireSpec(
-                rank=end.rank,
-                fabric=end.fabric,
-                fd=end.fd,
-                shm_fd=end.shm_fd,
-                first=end.first,
-                link=end.link,
-            )
-            for end in formation.wires
-        ],
-        topology=chosen.topology,
-        ranks_here=formation.ranks_here,
-        progress_s=chosen.progress_s,
-        close_linger_s=chosen.close_linger_s,
-        exit_on_fault=chosen.exit_on_fault,
-        exit_grace_s=chosen.exit_grace_s,
-        handle_sigterm=chosen.handle_sigterm,
-    )
-
-
-def _place(who: identity.Identity, formation: rendezvous.Formation, name: str) -> Place:
-    links: dict[int, list[str]] = {}
-    for end in formation.wires:
-        links.setdefault(end.rank, []).append(end.link)
-    peers = {peer.rank: peer for peer in formation.peers}
-    return Place(
-        here=who.rank,
-        hosts=[peers[rank].host if rank in peers else "" for rank in range(who.size)],
-        pids=[peers[rank].pid if rank in peers else 0 for rank in range(who.size)],
-        links={rank: ", ".join(texts) for rank, texts in sorted(links.items())},
-        generation=who.generation,
-        group=name,
-    )
-
-
-class Group(AsyncForms):
+class Group(Membership, AsyncForms):
     """The ranks that communicate. Made by ``standfast.init()`` and ``split()``; a context manager.
 
     Arrays may be NumPy's (with ml_dtypes), torch's on the CPU, MLX's, JAX's, or anything with the
@@ -179,35 +111,16 @@ class Group(AsyncForms):
     * GroupClosed after ``close()``, and in a child made by fork;
     * KeyboardInterrupt, or what a signal handler raises, within 0.2 s. The group is over then.
 
+    A call that raises has no result: what ``out`` holds afterwards is undefined.
+
     Each has an ``_async`` form, which returns a ``Handle`` at once.
     """
 
-    def __init__(
-        self,
-        core: _core.Group,
-        who: identity.Identity,
-        settings: Settings,
-        formation: rendezvous.Formation,
-        *,
-        name: str,
-        world_rank: int,
-    ) -> None:
+    def __init__(self, seat: Seat) -> None:
         """Not for users: ``standfast.init()`` and ``split()`` make groups."""
-        self._core = core
-        self._who = who
-        self._settings = settings
-        self._formation = formation
-        self._name = name
-        self._world_rank = world_rank
-        self._me = Member(who.rank, who.size)
-        self._place = _place(who, formation, name)
-        self._pid = os.getpid()
-        self._lock = threading.Lock()  # guards all below but the handles
-        self._cause: StandfastError | None = None
-        self._was_told = False
-        self._over: StandfastError | None = None
-        self._closed = False
-        self._reported = False
+        super().__init__(seat, f"group {seat.name or TOP_NAME}")
+        self._name = seat.name
+        self._me = Member(self.rank, self.size)
         self._splits = 0
         self._completions: Completions | None = None
         self._handles_lock = threading.Lock()  # guards _handles; nothing else is locked under it
@@ -216,35 +129,9 @@ class Group(AsyncForms):
     # --- who and how --------------------------------------------------------------------------
 
     @property
-    def rank(self) -> int:
-        """This process's number in the group, from 0."""
-        return self._me.rank
-
-    @property
-    def size(self) -> int:
-        """Number of ranks."""
-        return self._me.size
-
-    @property
-    def generation(self) -> int:
-        """How often the job's group was formed again before this one."""
-        return self._who.generation
-
-    @property
     def name(self) -> str:
         """``"world"``; groups made by ``split()`` have names such as ``"world/1.0"``."""
         return self._name or TOP_NAME
-
-    def healthy(self) -> bool:
-        """Tell whether the group is open and has not failed, as far as this rank knows."""
-        return not self._closed and self._cause is None and self._core.healthy()
-
-    def last_failure(self) -> StandfastError | None:
-        """Return what ended the group, or None. Asking is not handling: nothing else changes."""
-        if self._cause is not None:
-            return copy.copy(self._cause)
-        failure = None if self._closed else self._core.failure()
-        return None if failure is None else messages.error_of(failure, self._place)
 
     def links(self) -> Mapping[int, str]:
         """Return what carries data to each other rank: ``{1: "shm", 2: "tcp 10.0.0.3:41234"}``."""
@@ -487,7 +374,10 @@ class Group(AsyncForms):
         if not isinstance(reason, str):
             raise TypeError(f"reason is a {type(reason).__name__}; it must be a text")
         if self._over is None:
-            self._core.abort(_printable(reason))
+            self._core.abort(printable(reason))
+
+    def _leave(self) -> None:
+        self.close()
 
     def close(self) -> None:
         """Leave the group in good order: wait for what was submitted, say goodbye, free all.
@@ -507,41 +397,11 @@ class Group(AsyncForms):
         if self._cause is not None and not self._was_told:
             raise copy.copy(self._cause)
 
-    def __enter__(self) -> Group:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        where: TracebackType | None,
-    ) -> None:
-        """Close; after an exception the peers are told of it."""
-        if error is None:
-            self.close()
-        elif isinstance(error, GeneratorExit) or _is_good_exit(error):
-            self.end("orderly")
-        elif isinstance(error, KeyboardInterrupt) or _is_cancelled(error):
-            self.end("interrupted")
-        else:
-            self.report_failure(error)
-            self.end("failed")
-
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open" if self.healthy() else "failed"
         return f"<standfast.Group {self.name}: rank {self.rank} of {self.size}, {state}>"
 
     # --- for hooks.py and handles.py ----------------------------------------------------------
-
-    @property
-    def reports_failure(self) -> bool:
-        """Tell whether an uncaught exception is told to the peers."""
-        return self._settings.excepthook
-
-    @property
-    def owner_pid(self) -> int:
-        """The process that formed the group."""
-        return self._pid
 
     @property
     def completions(self) -> Completions:
@@ -552,62 +412,24 @@ class Group(AsyncForms):
                 self._completions = Completions(core.completion_fd(), core.drain_completions)
             return self._completions
 
-    def report_failure(self, error: BaseException) -> None:
-        """Tell the peers that this rank's program raised, unless the group is what failed."""
-        if self._closed or self._cause is not None:
-            return
-        lines = "".join(traceback.format_exception(error)).splitlines()
-        texts = (type(error).__name__, _text_of(error), "\n".join(lines[-TRACEBACK_LINES:]))
-        self._reported = True
-        self._core.fail(*map(_printable, texts))
-
-    def end(self, how: str) -> None:
-        """Close without waiting for handles: "orderly", "interrupted" or "failed"."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            if self._over is None:
-                self._over = GroupClosed(
-                    f"the group {self.name} was closed",
-                    hint="form a new group with standfast.init()",
-                    here=self.rank,
-                    generation=self.generation,
-                )
-        hooks.closed(self)
-        if os.getpid() != self._pid:
-            return  # a forked child: nothing of this is its own
-        ended = self._core.close("failed" if self._reported else how)
-        logger.debug("group %s closed: %s", self.name, ended)
-        if self._completions is not None:
+    def end(self, how: str) -> str:
+        """Close without waiting for handles: see ``Membership.end``."""
+        ended = super().end(how)
+        if self._completions is not None and os.getpid() == self._pid:
             self._completions.close()
+        return ended
 
     def fault(self, failure: _core.Failure, plan: Plan | None = None) -> StandfastError:
         """Return the group's first cause, made from this failure if it is the first."""
-        name, what = ("", "") if plan is None else (plan.name, plan.describe())
-        with self._lock:
-            first = self._cause is None
-            if self._cause is None:
-                self._cause = messages.error_of(failure, self._place, name, what)
-            if self._over is None:
-                self._over = self._cause
-            error = copy.copy(self._cause)
-        if first and not isinstance(error, GroupClosed):
-            logger.info("%s", error)  # raised next: it needs no second line on stderr
-            if self._settings.report_dir is not None:
-                reports.write(self._settings.report_dir, self._world_rank, self.generation, error)
-        return error
+        if plan is None:
+            return self.first_cause(failure)
+        return self.first_cause(failure, plan.name, plan.describe())
 
     def _raise_failure(self) -> None:
         """Raise what ended the group, if anything did."""
         failure = self._core.failure()
         if failure is not None:
             raise self._told(self.fault(failure))
-
-    def told(self) -> None:
-        """The program has the error: it decides from here on, and the core's exit timer is off."""
-        self._was_told = True
-        self._core.taken()
 
     # --- running ------------------------------------------------------------------------------
 
@@ -660,25 +482,3 @@ class Group(AsyncForms):
             handles = list(self._handles)
         for handle in handles:
             handle.finish()
-
-
-def _text_of(error: BaseException) -> str:
-    """Return an exception's text, whatever its class does when asked for it."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - the user's class raises; its type's name is told anyway
-        return "<its str() failed>"
-
-
-def _printable(text: str) -> str:
-    """Return a text that can be sent: what is no Unicode character is shown as an escape."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _is_good_exit(error: BaseException) -> bool:
-    return isinstance(error, SystemExit) and error.code in (None, 0)
-
-
-def _is_cancelled(error: BaseException) -> bool:
-    asyncio = sys.modules.get("asyncio")
-    return asyncio is not None and isinstance(error, asyncio.CancelledError)

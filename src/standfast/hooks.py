@@ -33,15 +33,16 @@ class Open(Protocol):
     def report_failure(self, error: BaseException) -> None:
         """Tell the peers that this rank's program raised."""
 
-    def end(self, how: str) -> None:
+    def end(self, how: str) -> str:
         """Close the group; never raises an error of the group."""
 
 
-_lock = threading.Lock()  # guards _open, _installed and _previous
+_lock = threading.Lock()  # guards _open, _installed, _previous and _explained
 _open: list[Open] = []
 _installed = False
 _previous = sys.excepthook
 _enabled = True
+_explained: tuple[BaseException, StandfastError] | None = None
 
 
 def install(enabled: bool = True) -> None:
@@ -80,6 +81,14 @@ def closed(group: Open) -> None:
             _open.remove(group)
 
 
+def explain(error: BaseException, cause: StandfastError) -> None:
+    """Note that an exception of the program comes from this fault: in its traceback, and status."""
+    global _explained  # noqa: PLW0603 - a process ends once
+    error.add_note(f"standfast: this is a consequence: {cause}")
+    with _lock:
+        _explained = (error, cause)
+
+
 def open_groups() -> list[Open]:
     """Return the groups of this process that are open, the latest first."""
     with _lock:
@@ -108,8 +117,30 @@ def _on_uncaught(
     if ends:
         _tell(error)
     _previous(kind, error, traceback)
-    if ends and isinstance(error, StandfastError):
-        raise SystemExit(error.exit_code)
+    status = _status_of(error) if ends else None
+    if status is not None:
+        raise SystemExit(status)
+
+
+def _status_of(error: BaseException) -> int | None:
+    """Return the exit status of our own errors and of what they have caused; else None."""
+    if isinstance(error, StandfastError):
+        return error.exit_code
+    with _lock:
+        explained = _explained
+    if explained is not None and explained[0] in _chain(error):
+        return explained[1].exit_code
+    return None
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """List an exception and what it was raised from."""
+    found: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in found:
+        found.append(link)
+        link = link.__cause__ or link.__context__
+    return found
 
 
 def _tell(error: BaseException) -> None:

@@ -8,7 +8,14 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-HOMES = {"Group": "standfast.group", "Handle": "standfast.handles", "init": "standfast.group"}
+HOMES = {
+    "Group": "standfast.group",
+    "Handle": "standfast.handles",
+    "Hint": "standfast.hints",
+    "Watch": "standfast.watching",
+    "init": "standfast.group",
+    "watch": "standfast.watching",
+}
 
 
 def __getattr__(name: str) -> Any:

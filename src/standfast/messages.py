@@ -107,6 +107,8 @@ def hint(failure: Failure, place: Place) -> str | None:
         return _HINTS["closed"]
     if failure.kind == "stalled" and host is not None:
         pid = place.pids[rank]
+        if any("is stopped" in text for text in failure.evidence):
+            return f"on {host}, find out who stopped rank {rank}; kill -CONT {pid} continues it"
         return f"on {host}, look at what rank {rank} does: py-spy dump --pid {pid}"
     if failure.kind == "closed" and "fork" in failure.cause:
         return "call standfast.init() in the child, or start it by spawn instead of fork"
@@ -146,9 +148,7 @@ def _stalled(failure: Failure, place: Place) -> str:
 
 
 def _link_lost(failure: Failure, place: Place) -> str:
-    link = place.links.get(failure.rank)
-    over = f" ({link})" if link else ""
-    return f"the link to {_who(failure.rank, place)}{over} was lost{_because(failure)}"
+    return f"a link of {_who(failure.rank, place)} was lost{_because(failure)}"
 
 
 def _no_progress(failure: Failure, place: Place) -> str:

@@ -18,6 +18,12 @@ T = TypeVar("T")
 
 KEY_BYTES_MIN = 16
 LIMIT_S_MIN = 1.0
+HEARTBEAT_S = 0.5
+HINT_S = 3.0
+SILENCE_S = 20.0
+# Limits that are not given keep these distances from those that are.
+HINT_SHARE = 0.5
+HEARTBEAT_SHARE = 1 / 3
 SWITCHES = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
     **dict.fromkeys(("0", "false", "no", "off"), False),
@@ -171,25 +177,27 @@ class Settings:
         meaning="the one deadline within which the group must be formed",
     )
     heartbeat_s: float = setting(
-        0.5,
+        HEARTBEAT_S,
         seconds,
         "STANDFAST_HEARTBEAT_S",
         shared=True,
-        meaning="time between two heartbeats on a control link",
+        meaning="time between two heartbeats on a control link; less by default if hint_s is",
     )
     hint_s: float = setting(
-        3.0,
+        HINT_S,
         seconds,
         "STANDFAST_HINT_S",
         shared=True,
-        meaning="silence after which a peer is reported as suspect; ends nobody",
+        meaning="within this time a silent, frozen or late rank is hinted at; ends nobody; less by"
+        " default if silence_s or progress_s is",
     )
     silence_s: float = setting(
-        20.0,
+        SILENCE_S,
         limit,
         "STANDFAST_SILENCE_S",
         shared=True,
-        meaning="silence after which a peer is given up: PeerUnreachable or PeerStalled",
+        meaning="silence after which a peer is given up: PeerUnreachable or PeerStalled; not more"
+        " than progress_s by default",
     )
     progress_s: float = setting(
         600.0,
@@ -198,7 +206,29 @@ class Settings:
         "JACCL_PROGRESS_TIMEOUT_S",
         "MLX_JACCL_PROGRESS_TIMEOUT_S",
         shared=True,
-        meaning="time without progress that ends an operation; 0: never",
+        meaning="how long an operation may wait without progress; 0: for ever",
+    )
+    startup_s: float = setting(
+        1800.0,
+        seconds_or_zero,
+        "STANDFAST_STARTUP_S",
+        shared=True,
+        meaning="in place of progress_s, if longer, for a rank that has begun no operation yet:"
+        " it may be loading",
+    )
+    beacon: bool = setting(
+        True,
+        switch,
+        "STANDFAST_BEACON",
+        shared=True,
+        meaning="ranks of a host learn of a death before the kernel has freed the dead one's memory"
+        " (Linux)",
+    )
+    sentinel: bool = setting(
+        True,
+        switch,
+        "STANDFAST_SENTINEL",
+        meaning="a small process does so for a rank that is alone on its host",
     )
     close_linger_s: float = setting(
         1.0,
@@ -273,15 +303,18 @@ class Settings:
 
 
 def disorder(settings: Settings) -> str | None:
-    """Say which two limits are not in the order heartbeat < hint < silence < progress, or None."""
+    """Say which two limits are not in the order heartbeat < hint < silence <= progress, or None."""
     names = ["heartbeat_s", "hint_s", "silence_s", "progress_s"]
     if settings.progress_s == 0:
         names.pop()
     limits = [(name, float(getattr(settings, name))) for name in names]
+    order = " < ".join(f"{name} ({value:g})" for name, value in limits)
+    order = order.replace("< progress_s", "<= progress_s")
     for (low, small), (high, large) in itertools.pairwise(limits):
-        if not small < large:
-            order = " < ".join(f"{name} ({value:g})" for name, value in limits)
-            return f"{low}={small:g} is not below {high}={large:g}; the limits must grow: {order}"
+        may_be_equal = high == "progress_s"
+        if small > large or (small == large and not may_be_equal):
+            below = "is above" if may_be_equal else "is not below"
+            return f"{low}={small:g} {below} {high}={large:g}; the limits must grow: {order}"
     return None
 
 
@@ -292,8 +325,14 @@ def rows() -> Iterator[Row]:
         yield Row(field.name, meta["variables"], field.default, meta["meaning"], meta["shared"])
 
 
-def load(overrides: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
+def load(
+    overrides: Mapping[str, object],
+    environ: Mapping[str, str],
+    usual: Mapping[str, object] | None = None,
+) -> Settings:
     """Return the settings: from `overrides` (None means: not given), else `environ`, else defaults.
+
+    `usual` has the defaults that are other than the table's for this caller.
 
     Raises:
         ConfigError: a name that is no setting, a value that cannot be, or limits out of order;
@@ -306,12 +345,20 @@ def load(overrides: Mapping[str, object], environ: Mapping[str, str]) -> Setting
             f"there is no setting {', '.join(map(repr, unknown))}",
             hint=f"the settings are {', '.join(fields)}",
         )
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = dict(usual or {})
     for name, field in fields.items():
         found = _given(name, field.metadata["variables"], overrides, environ)
         if found is not None:
             values[name] = _convert(field.metadata["read"], *found)
-    return Settings(**values)
+    return Settings(**_filled(values))
+
+
+def _filled(values: dict[str, Any]) -> dict[str, Any]:
+    """Add the limits that follow from others: a short one alone is no contradiction."""
+    values.setdefault("silence_s", min(SILENCE_S, values.get("progress_s") or SILENCE_S))
+    values.setdefault("hint_s", min(HINT_S, HINT_SHARE * values["silence_s"]))
+    values.setdefault("heartbeat_s", min(HEARTBEAT_S, HEARTBEAT_SHARE * values["hint_s"]))
+    return values
 
 
 def _given(
@@ -335,6 +382,6 @@ def _convert(read: Callable[[object], Any], source: str, value: object) -> Any:
         raise ConfigError(f"{shown}: {error}") from None
 
 
-def agreement(settings: Settings) -> dict[str, str | float]:
+def agreement(settings: Settings) -> dict[str, str | float | bool]:
     """Return the part of the settings that must be the same on all ranks."""
     return {row.name: getattr(settings, row.name) for row in rows() if row.shared}

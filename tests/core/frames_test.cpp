@@ -52,6 +52,43 @@ void check_same(const Frame& a, const Frame& b) {
   CHECK(a.verdict.evidence == b.verdict.evidence);
 }
 
+Frame beat() {
+  Frame frame;
+  frame.type = FrameType::kBeat;
+  frame.generation = 4;
+  frame.subject = 3;
+  frame.data_age = 12'345'678'901;
+  Status& status = frame.status;
+  status.started = 0xfffffffe;
+  status.finished = 0xfffffffd;
+  status.digest = 0x0123456789abcdef;
+  for (int i = 0; i < 2; ++i) {
+    Activity& half = status.halves[i];
+    half.tag.seq = 77u + static_cast<std::uint32_t>(i);
+    half.tag.kind = i == 0 ? OpKind::kAllReduce : OpKind::kSend;
+    half.tag.dtype = DType::kFloat32;
+    half.tag.root_or_tag = -5;
+    half.tag.count = std::uint64_t{1} << 40;
+    half.running = i == 0;
+    half.waiting_for = i == 0 ? 1023 : -1;
+    half.waited = i == 0 ? 9 * kSecond : 0;
+  }
+  status.program = {true, std::uint64_t{1} << 33, 7 * kSecond, "decode"};
+  return frame;
+}
+
+Frame hint() {
+  Frame frame;
+  frame.type = FrameType::kHint;
+  frame.generation = 4;
+  frame.hint.kind = HintKind::kWedged;
+  frame.hint.rank = 2;
+  frame.hint.reporter = 0;
+  frame.hint.cause = "it does not get on";
+  frame.hint.evidence = {"last beat 0.2 s ago", ""};
+  return frame;
+}
+
 std::optional<Frame> read_once(const std::vector<std::byte>& bytes, FrameReader& reader) {
   reader.append(bytes.data(), bytes.size());
   return reader.next();
@@ -87,7 +124,7 @@ TEST_CASE("frames: round trip") {
   const auto back = round_trip(sample());
   REQUIRE(back);
   check_same(*back, sample());
-  for (int type = 1; type <= 4; ++type) {
+  for (int type = 1; type <= static_cast<int>(FrameType::kHintOver); ++type) {
     for (int kind = 0; kind <= static_cast<int>(VerdictKind::kInternal); ++kind) {
       Frame frame;
       frame.type = static_cast<FrameType>(type);
@@ -97,6 +134,62 @@ TEST_CASE("frames: round trip") {
       check_same(*same, frame);
     }
   }
+}
+
+// A beat carries a rank's whole status, a hint all that is known.
+TEST_CASE("frames: beats and hints") {
+  const Frame sent = beat();
+  const auto back = round_trip(sent);
+  REQUIRE(back);
+  check_same(*back, sent);
+  CHECK(back->subject == sent.subject);
+  CHECK(back->data_age == sent.data_age);
+  CHECK(back->status.started == sent.status.started);
+  CHECK(back->status.finished == sent.status.finished);
+  CHECK(back->status.digest == sent.status.digest);
+  for (int i = 0; i < 2; ++i) {
+    CHECK(back->status.halves[i].tag == sent.status.halves[i].tag);
+    CHECK(back->status.halves[i].running == sent.status.halves[i].running);
+    CHECK(back->status.halves[i].waiting_for == sent.status.halves[i].waiting_for);
+    CHECK(back->status.halves[i].waited == sent.status.halves[i].waited);
+    CHECK(back->status.halves[i].receives == (i == 0));
+  }
+  CHECK(back->status.program.busy);
+  CHECK(back->status.program.step == sent.status.program.step);
+  CHECK(back->status.program.age == sent.status.program.age);
+  CHECK(back->status.program.label == "decode");
+
+  const auto told = round_trip(hint());
+  REQUIRE(told);
+  CHECK(told->type == FrameType::kHint);
+  CHECK(told->hint.kind == HintKind::kWedged);
+  CHECK(told->hint.rank == 2);
+  CHECK(told->hint.reporter == 0);
+  CHECK(told->hint.cause == hint().hint.cause);
+  CHECK(told->hint.evidence == hint().hint.evidence);
+}
+
+// A label that is too long is cut between characters; a status of another size is none.
+TEST_CASE("frames: damaged beats") {
+  Frame labelled = beat();
+  labelled.status.program.label.clear();
+  while (labelled.status.program.label.size() < 200)
+    labelled.status.program.label += "\xe2\x82\xac";
+  const auto back = round_trip(labelled);
+  REQUIRE(back);
+  CHECK(is_utf8(back->status.program.label));
+  CHECK(back->status.program.label.size() == 63);
+  const std::vector<std::byte> good = encode(beat());
+  for (const std::size_t bytes : {kFrameHeadBytes, good.size() - 7, good.size() + 59}) {
+    CAPTURE(bytes);
+    std::vector<std::byte> resized = good;
+    resized.resize(bytes);
+    store(resized.data() + kAtTextBytes, static_cast<std::uint32_t>(bytes - kFrameHeadBytes));
+    CHECK(is_garbage(resized));
+  }
+  std::vector<std::byte> no_hint = encode(hint());
+  no_hint[32] = std::byte{7};
+  CHECK(is_garbage(no_hint));
 }
 
 // However a stream is cut, the same frames come out, and nothing before its last byte.
@@ -187,7 +280,7 @@ TEST_CASE("frames: garbage") {
     return bytes;
   };
   for (std::size_t at = 0; at < 4; ++at) CHECK(is_garbage(with(at, 0)));
-  for (const int type : {0, 5, 255}) {
+  for (const int type : {0, 9, 255}) {
     CHECK(is_garbage(with(kAtType, static_cast<std::uint8_t>(type))));
   }
   const auto no_kind = static_cast<std::uint8_t>(static_cast<int>(VerdictKind::kInternal) + 1);
@@ -265,10 +358,11 @@ TEST_CASE("frames: room for later versions") {
 // No bytes at all make the reader read what is not there (the sanitizers look) or run on forever.
 TEST_CASE("frames: random damage") {
   std::mt19937 random(20240613);
-  const std::vector<std::byte> good = encode(sample());
-  for (int run = 0; run < 3000; ++run) {
+  const std::vector<std::byte> frames_of_all_kinds[] = {encode(sample()), encode(beat()),
+                                                        encode(hint())};
+  for (int run = 0; run < 6000; ++run) {
     CAPTURE(run);
-    std::vector<std::byte> bytes = good;
+    std::vector<std::byte> bytes = frames_of_all_kinds[run % 3];
     for (std::uint32_t hits = random() % 4 + 1; hits > 0; --hits) {
       bytes[random() % bytes.size()] = static_cast<std::byte>(random());
     }

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,7 +23,7 @@ struct TeamOptions {
   int size = 3;
   FabricKind fabric = FabricKind::kShm;
   Topology topology = Topology::kMesh;
-  Nanos progress = kPatience;
+  Nanos progress = kPatience;  // the watch judges waits by it
   Nanos linger = 10 * kSecond;
   int buffer_bytes = 0;        // of tcp sockets, 0: the system's choice
   bool can_cut = false;        // keeps duplicates of all sockets
@@ -87,6 +88,15 @@ class Team {
   }
 
  private:
+  // Beats, hints and silence in their usual relation to the progress limit.
+  static WatchLimits limits_of(Nanos progress) {
+    const Nanos beat = std::min(500 * kMillisecond, progress / 6);
+    return {.heartbeat = beat,
+            .hint = 3 * beat,
+            .silence = kPatience,
+            .progress = std::max(progress, 4 * beat)};
+  }
+
   struct Socket {
     int peer;
     bool is_control;
@@ -99,7 +109,7 @@ class Team {
     config.shape = {rank, options_.size, 5};
     config.topology = options_.topology;
     config.ranks_here = options_.size;
-    config.progress = options_.progress;
+    config.limits = limits_of(options_.progress);
     config.close_linger = options_.linger;
     for (int peer = 0; peer < options_.size; ++peer) {
       const bool is_watched = !options_.pids.empty();

@@ -106,7 +106,7 @@ TEST_CASE("turnstile: halves") {
   CHECK(passes(next_send));
 }
 
-// What ends the waiting for one's turn: a verdict, either limit, an interruption.
+// What ends the waiting for one's turn: a verdict, a time limit, an interruption.
 TEST_CASE("turnstile: what ends the waiting") {
   Turnstile turnstile;
   AbortWord abort;
@@ -116,7 +116,6 @@ TEST_CASE("turnstile: what ends the waiting") {
   CHECK(turnstile.enter(ticket, abort, {.deadline = deadline_after(start, 70 * kMillisecond)}) ==
         Outcome::kTimeout);
   CHECK(now_ns() - start >= 70 * kMillisecond);
-  CHECK(turnstile.enter(ticket, abort, {.progress = 10 * kMillisecond}) == Outcome::kNoProgress);
 
   wants_interrupt = false;
   Outcome outcome = Outcome::kPending;
@@ -143,8 +142,7 @@ TEST_CASE("turnstile: no wait, no reason to stop") {
   AbortWord abort;
   abort.raise({});
   const auto ticket = turnstile.take(Halves::kBoth);
-  CHECK(turnstile.enter(ticket, abort,
-                        {.deadline = 0, .progress = 0, .interrupted = asks_for_interrupt}) ==
+  CHECK(turnstile.enter(ticket, abort, {.deadline = 0, .interrupted = asks_for_interrupt}) ==
         Outcome::kOk);
 }
 

@@ -135,10 +135,8 @@ class Waiting {
   test::Threads threads_;
 };
 
-Limits limit(Nanos deadline_in, Nanos progress = kNever, InterruptCheck interrupted = nullptr) {
-  return {.deadline = deadline_after(now_ns(), deadline_in),
-          .progress = progress,
-          .interrupted = interrupted};
+Limits limit(Nanos deadline_in, InterruptCheck interrupted = nullptr) {
+  return {.deadline = deadline_after(now_ns(), deadline_in), .interrupted = interrupted};
 }
 
 std::atomic<bool> wants_interrupt{false};
@@ -246,41 +244,20 @@ TEST_CASE_TEMPLATE("wait: what ends a sender's wait", Fabric, EVERY_FABRIC) {
   }
 }
 
-// A deadline and the progress limit end a wait in time, and not before.
-TEST_CASE_TEMPLATE("wait: limits", Fabric, EVERY_FABRIC) {
+// A deadline ends a wait in time, and not before.
+TEST_CASE_TEMPLATE("wait: a deadline", Fabric, EVERY_FABRIC) {
   Rig rig;
   const auto peer = rig.connect(Fabric::make());
   std::byte memory{};
   for (const Nanos span : {Nanos{0}, 1 * kMillisecond, 150 * kMillisecond}) {
     CAPTURE(span);
-    for (const bool is_deadline : {true, false}) {
-      const Nanos start = now_ns();
-      rig.waiter.begin(is_deadline ? limit(span) : limit(kNever, span));
-      CHECK(rig.receive(1, 1, &memory, 1) ==
-            (is_deadline ? Outcome::kTimeout : Outcome::kNoProgress));
-      CHECK(now_ns() - start >= span);
-      CHECK(now_ns() - start < span + 10 * kSecond);
-      CHECK(rig.waiter.waiting_for() == 1);
-    }
+    const Nanos start = now_ns();
+    rig.waiter.begin(limit(span));
+    CHECK(rig.receive(1, 1, &memory, 1) == Outcome::kTimeout);
+    CHECK(now_ns() - start >= span);
+    CHECK(now_ns() - start < span + 10 * kSecond);
+    CHECK(rig.waiter.waiting_for() == 1);
   }
-}
-
-// The progress limit is for one wait: data that keeps coming keeps an operation going.
-TEST_CASE("wait: progress is what counts") {
-  Rig rig;
-  const auto peer = rig.connect(Shm::make());
-  rig.waiter.begin(limit(kNever, 20 * kSecond));
-  const Nanos start = now_ns();
-  std::byte memory{};
-  test::Threads threads;
-  threads.start([&] {
-    for (std::uint32_t n = 0; n < 5; ++n) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      (void)peer->send(tag_of(n), "x", 1);
-    }
-  });
-  for (std::uint32_t n = 0; n < 5; ++n) CHECK(rig.receive(1, n, &memory, 1) == Outcome::kOk);
-  CHECK(now_ns() - start >= 100 * kMillisecond);
 }
 
 // A signal handler that wants to end the wait is asked within a moment, and not all the time.
@@ -290,12 +267,12 @@ TEST_CASE("wait: interrupted") {
   std::byte memory{};
   wants_interrupt = false;
   interrupt_checks = 0;
-  rig.waiter.begin(limit(350 * kMillisecond, kNever, asks_for_interrupt));
+  rig.waiter.begin(limit(350 * kMillisecond, asks_for_interrupt));
   CHECK(rig.receive(1, 1, &memory, 1) == Outcome::kTimeout);
   CHECK(interrupt_checks >= 2);
   CHECK(interrupt_checks <= 12);
 
-  rig.waiter.begin(limit(test::kPatience, kNever, asks_for_interrupt));
+  rig.waiter.begin(limit(test::kPatience, asks_for_interrupt));
   Waiting waiting([&] { return rig.receive(1, 1, &memory, 1); });
   REQUIRE(waiting.is_asleep());
   wants_interrupt = true;
@@ -314,7 +291,7 @@ TEST_CASE("wait: a signal wakes the sleeper") {
     const auto peer = rig.connect(Shm::make());
     std::byte memory{};
     wants_interrupt = false;
-    rig.waiter.begin(limit(test::kPatience, kNever, asks_for_interrupt));
+    rig.waiter.begin(limit(test::kPatience, asks_for_interrupt));
     Waiting waiting([&] { return rig.receive(1, 1, &memory, 1); });
     REQUIRE(waiting.is_asleep());
     const Nanos sent = now_ns();

@@ -15,7 +15,6 @@
 namespace standfast {
 namespace {
 
-// "/sf-<pid>-<random>": short, since macOS allows 31 characters.
 constexpr char kPrefix[] = "/sf-";
 // Where Linux shows the names; elsewhere there is no way to list them.
 constexpr char kDirectory[] = "/dev/shm";
@@ -23,9 +22,9 @@ constexpr char kDirectory[] = "/dev/shm";
 std::string random_name() {
   constexpr char kDigits[] = "0123456789abcdef";
   std::random_device device;
-  std::string name = kPrefix + std::to_string(getpid()) + "-";
-  for (int i = 0; i < 12; ++i) name += kDigits[device() % 16];
-  return name;
+  std::string key;
+  for (int i = 0; i < 12; ++i) key += kDigits[device() % 16];
+  return segment_name(getpid(), key);
 }
 
 // The maker's pid in "sf-<pid>-<random>", or 0.
@@ -50,6 +49,10 @@ void give_size(int fd, const std::string& name) {
 }
 
 }  // namespace
+
+std::string segment_name(int maker, const std::string& key) {
+  return kPrefix + std::to_string(maker) + "-" + key;
+}
 
 NamedSegment make_segment() {
   for (;;) {

@@ -15,6 +15,10 @@ struct NamedSegment {
   Fd fd;
 };
 
+// "/sf-<maker's pid>-<key>", by which a sweep finds it. Short, since macOS allows 31 characters:
+// the key is 12 hex digits.
+std::string segment_name(int maker, const std::string& key);
+
 // A segment of sizeof(Segment) zero bytes, mode 0600, under a random name that tells its maker's
 // pid. Throws SystemError.
 NamedSegment make_segment();

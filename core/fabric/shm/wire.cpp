@@ -96,6 +96,7 @@ Turn ShmWire::view(const Tag& tag, std::size_t bytes, const std::byte** data) {
 }
 
 void ShmWire::release() {
+  note_received();
   in_.freed.store(++received_, std::memory_order_seq_cst);
   if (in_.sender_asleep.load(std::memory_order_seq_cst) != 0) ring(in_.sender_asleep, kSlotFree);
 }

@@ -108,6 +108,7 @@ Turn TcpWire::fill(std::byte* to, std::size_t bytes) {
   iovec parts[2] = {{to, bytes}, {ahead_.get(), kAheadBytes}};
   const Transfer transfer = receive_some(socket_.get(), parts, 2);
   if (transfer.kind != Transfer::Kind::kMoved) return received_end(transfer);
+  note_received();
   payload_done_ += std::min(transfer.bytes, bytes);
   ahead_begin_ = 0;
   ahead_end_ = transfer.bytes - std::min(transfer.bytes, bytes);
@@ -125,6 +126,7 @@ Turn TcpWire::read_head() {
     const Transfer transfer =
         receive_some(socket_.get(), &ahead_[ahead_end_], kAheadBytes - ahead_end_);
     if (transfer.kind != Transfer::Kind::kMoved) return received_end(transfer);
+    note_received();
     ahead_end_ += transfer.bytes;
   }
   copy_bytes(&head_, &ahead_[ahead_begin_], sizeof head_);

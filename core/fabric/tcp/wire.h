@@ -23,6 +23,7 @@ class TcpWire final : public Wire {
   void release() override;
   Turn peek(Tag* tag, std::size_t* bytes) override;
 
+  int data_socket() const override { return socket_.get(); }
   int poll_fd() const override { return socket_.get(); }
   bool wakes_by_reading(Half half) const override { return half == Half::kReceiving; }
   void asleep(Half half) override;

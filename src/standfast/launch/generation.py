@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from standfast import exits
 from standfast.launch.clock import now_ns
-from standfast.launch.environment import Formation, rank_environment
+from standfast.launch.environment import Formation, Listeners, rank_environment
 from standfast.launch.guardian import Guardian
 from standfast.launch.inbox import SignalInbox
 from standfast.launch.output import Output
@@ -72,37 +72,40 @@ class Generation:
         self._leftovers: list[int] = []
         self._watch = ExitWatch(workshop.selector, self._ended)
 
-    def run(self, program: Program, listener: socket.socket) -> GenerationRecord:
+    def run(
+        self, program: Program, listener: socket.socket, watch_listener: socket.socket | None
+    ) -> GenerationRecord:
         """Start the ranks and see them to their end. OSError where one could not be started."""
+        opened = [each for each in (listener, watch_listener) if each is not None]
         try:
-            self._start(program, listener)
+            self._start(program, opened)
             while not self._advance():
                 for key, _ in self._shop.selector.select(self._wait_s()):
                     key.data()
         finally:
-            listener.close()
+            _close(opened)
             self._destroy_all()
             self._watch.close()
         return self._record()
 
-    def _start(self, program: Program, listener: socket.socket) -> None:
+    def _start(self, program: Program, opened: Sequence[socket.socket]) -> None:
         if self._shop.guardian.lives:
             self._watch.add(self._shop.guardian.pid)
         for rank in range(self._formation.size):
-            listen_fd = listener.fileno() if rank == 0 else None
+            listeners = Listeners(*(each.fileno() for each in opened)) if rank == 0 else None
             member = start_rank(
                 rank,
                 program,
                 rank_environment(
-                    self._job.environ, self._formation, rank=rank, listen_fd=listen_fd
+                    self._job.environ, self._formation, rank=rank, listeners=listeners
                 ),
                 output=self._shop.output,
                 guardian=self._shop.guardian,
-                listen_fd=listen_fd,
+                inherited=() if listeners is None else listeners.all(),
             )
             self._members[member.pid] = member
             self._watch.add(member.pid)
-            listener.close()
+            _close(opened)
 
     def _advance(self) -> bool:
         """Do all that is due; return whether the generation is over."""
@@ -272,3 +275,9 @@ class Generation:
             stops=tuple(self._stops),
             leftovers=tuple(self._leftovers),
         )
+
+
+def _close(listeners: Sequence[socket.socket]) -> None:
+    """Rank 0 alone holds them now: nobody connects to a rank 0 that is gone."""
+    for each in listeners:
+        each.close()

@@ -7,6 +7,7 @@ import functools
 import importlib
 import os
 import selectors
+import socket
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ FLUSH_NS = 1_000_000_000
 
 def run_job(spec: JobSpec) -> int:
     """Run the job and return the launcher's exit status; LaunchError if it can't be started."""
-    program = Program(find_program(spec.command[0], _search_path(spec.environ)), spec.command)
+    program = _program(spec)
     adopt_orphans()
     with contextlib.ExitStack() as stack:
         selector = stack.enter_context(selectors.DefaultSelector())
@@ -78,25 +79,29 @@ class Job:
 
     def _generation(self, number: int) -> GenerationRecord:
         listener = open_listener()
-        formation = self._formation(number, port_of(listener))
+        watch_listener = open_listener() if self._spec.watch else None
+        formation = self._formation(number, listener, watch_listener)
         generation = Generation(self._shop, self._spec, formation, self._deadline_ns())
         try:
-            return generation.run(self._program, listener)
+            return generation.run(self._program, listener, watch_listener)
         except OSError as error:
             raise _cannot_start(self._program, error) from error
         finally:
             reap_strays(keep=self._shop.guardian.pid)
             sweep_segments()
 
-    def _formation(self, generation: int, port: int) -> Formation:
+    def _formation(
+        self, generation: int, listener: socket.socket, watch_listener: socket.socket | None
+    ) -> Formation:
         return Formation(
             job_id=self._id,
             generation=generation,
             size=self._spec.ranks,
-            port=port,
+            port=port_of(listener),
             master_port=free_port(),
             key=self._key,
             report_dir=self._directory,
+            watch_port=None if watch_listener is None else port_of(watch_listener),
         )
 
     def _deadline_ns(self) -> int | None:
@@ -145,6 +150,18 @@ def _report_directory(environ: Mapping[str, str]) -> Iterator[str]:
         import shutil
 
         shutil.rmtree(path, ignore_errors=True)
+
+
+def _program(spec: JobSpec) -> Program:
+    """Return what every rank runs: the program, or a warden that runs it."""
+    path = find_program(spec.command[0], _search_path(spec.environ))
+    if not spec.watch:
+        return Program(path, spec.command)
+    from standfast.launch.warding import check_limits, warden_command
+
+    check_limits(spec.environ)
+    command = warden_command(path, spec.command, kill_after_s=spec.kill_after_s)
+    return Program(command[0], command)
 
 
 def _search_path(environ: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ if sys.platform == "darwin":
         adopt_orphans,
         die_with_parent,
         group_lives,
+        is_stopped,
         reap_strays,
     )
 else:
@@ -18,7 +19,15 @@ else:
         adopt_orphans,
         die_with_parent,
         group_lives,
+        is_stopped,
         reap_strays,
     )
 
-__all__ = ["ExitWatch", "adopt_orphans", "die_with_parent", "group_lives", "reap_strays"]
+__all__ = [
+    "ExitWatch",
+    "adopt_orphans",
+    "die_with_parent",
+    "group_lives",
+    "is_stopped",
+    "reap_strays",
+]

@@ -60,6 +60,15 @@ def die_with_parent(parent: int) -> None:
         os._exit(128 + signal.SIGKILL)
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process stands still after SIGSTOP or the like; not if a debugger holds it."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] == b"T"
+    except (OSError, IndexError):
+        return False
+
+
 def group_lives(group: int) -> bool:
     """Whether a process group still has members, after reaping those that are ours to reap."""
     with contextlib.suppress(ChildProcessError):

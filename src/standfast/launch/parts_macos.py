@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import selectors
@@ -10,6 +11,12 @@ import sys
 from collections.abc import Callable
 
 assert sys.platform == "darwin"
+
+# <sys/proc_info.h>: struct proc_bsdinfo begins with pbi_flags and pbi_status, 32 bits each.
+PROC_PIDTBSDINFO = 3
+BSD_INFO_BYTES = 136
+SSTOP = 4
+_libproc = ctypes.CDLL("/usr/lib/libproc.dylib", use_errno=True)
 
 
 class ExitWatch:
@@ -52,6 +59,16 @@ def die_with_parent(parent: int) -> None:
     """In a new child: end at once if the launcher is gone; later the guardian sees to it."""
     if os.getppid() != parent:
         os._exit(137)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process stands still after SIGSTOP or the like."""
+    info = ctypes.create_string_buffer(BSD_INFO_BYTES)
+    got = _libproc.proc_pidinfo(pid, PROC_PIDTBSDINFO, ctypes.c_uint64(0), info, BSD_INFO_BYTES)
+    if got != BSD_INFO_BYTES:
+        return False
+    status = int.from_bytes(info.raw[4:8], sys.byteorder)
+    return status == SSTOP
 
 
 def group_lives(group: int) -> bool:

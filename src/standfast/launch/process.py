@@ -118,9 +118,12 @@ def start_rank(
     *,
     output: Output,
     guardian: Guardian,
-    listen_fd: int | None,
+    inherited: Sequence[int],
 ) -> RankProcess:
-    """Start a rank, with nothing on its stdin; OSError where the system refuses."""
+    """Start a rank, with nothing on its stdin; OSError where the system refuses.
+
+    `inherited`: descriptors that it gets besides.
+    """
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
     try:
@@ -131,7 +134,7 @@ def start_rank(
             stdin=subprocess.DEVNULL,
             stdout=out_write,
             stderr=err_write,
-            pass_fds=() if listen_fd is None else (listen_fd,),
+            pass_fds=inherited,
             start_new_session=True,
             preexec_fn=guardian.enter,  # noqa: PLW1509 - safe: the launcher has one thread
         )

@@ -19,6 +19,7 @@ class JobSpec:
         grace_s: how long survivors of a failure, or ranks that were told to end, may take by
             themselves.
         kill_after_s: seconds from SIGTERM to SIGKILL.
+        watch: a warden per rank watches its program from outside.
         json: one JSON object on stdout at the end; the ranks' stdout goes to stderr.
         environ: the launcher's own environment, which ranks inherit.
     """
@@ -29,6 +30,7 @@ class JobSpec:
     timeout_s: float | None = None
     grace_s: float = 10.0
     kill_after_s: float = 5.0
+    watch: bool = False
     json: bool = False
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 

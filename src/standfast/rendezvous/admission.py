@@ -40,6 +40,9 @@ def _other_set_up(who: str, rank: int, hello: Hello, ours: Hello) -> str | None:
     """It is one of ours, set up differently."""
     if hello.version != ours.version:
         return f"{who} runs standfast {hello.version}, rank 0 runs {ours.version}"
+    if hello.wires != ours.wires:
+        calls = {True: "standfast.init()", False: "standfast.watch()"}
+        return f"{who} called {calls[hello.wires]}, rank 0 {calls[ours.wires]}"
     if hello.size != ours.size:
         return f"{who} was started in a group of {hello.size}, rank 0 in a group of {ours.size}"
     if not 0 <= rank < ours.size:

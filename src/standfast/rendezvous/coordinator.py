@@ -15,6 +15,7 @@ from standfast.endpoint import Endpoint
 from standfast.errors import StandfastError
 from standfast.identity import Identity
 from standfast.rendezvous import admission, failures, handshake
+from standfast.rendezvous.beacons import BeaconMemory
 from standfast.rendezvous.channel import Channel, End
 from standfast.rendezvous.door import Door, peer_text
 from standfast.rendezvous.formation import Formation, Segments
@@ -48,6 +49,7 @@ from standfast.rendezvous.protocol import (
 )
 from standfast.rendezvous.routes import advertised, check_fabric
 from standfast.rendezvous.table import entry_of, peers_for, plan_for
+from standfast.rendezvous.unwired import Unwired
 from standfast.rendezvous.wiring import Wiring
 from standfast.settings import Settings
 
@@ -87,14 +89,17 @@ class Coordinator:
         self._identity = identity
         self._settings = settings
         self._segments = segments
+        self._beacons = BeaconMemory(segments, wanted=settings.beacon)
         self._members: dict[int, Member] = {}
         self._troubles: dict[int, Trouble] = {}
         self._table: Table | None = None
-        self._wiring: Wiring | None = None
+        self._wiring: Wiring | Unwired | None = None
         local_only = is_local_only(listeners)
         self._via = reached_from_here(listeners[0])
         self._address = identity.coordinator or str(Endpoint(self._via, port_of(listeners[0])))
-        self._data = self._open_data(self._via if local_only else None)
+        self._data: socket.socket | None = None
+        if hello.wires:
+            self._data = self._open_data(self._via if local_only else None)
         self._hello = self._own_hello(hello)
         self._door = Door(
             loop,
@@ -135,6 +140,7 @@ class Coordinator:
         # Not earlier: whoever misses our memory must find the reason in its link.
         if self._wiring:
             self._wiring.abandon()
+        self._beacons.abandon()
         part(self._loop, channels)
         return None
 
@@ -153,10 +159,12 @@ class Coordinator:
         return listener
 
     def _own_hello(self, hello: Hello) -> Hello:
-        """Complete our own hello with our data port.
+        """Complete our own hello with our data port, if there is to be one.
 
         It has no address unless one was asked for: it is where the others reach the coordinator.
         """
+        if self._data is None:
+            return hello
         explicit = self._settings.data_address is not None
         addresses = [text_of(self._data.getsockname())] if explicit else []
         return with_data(hello, port_of(self._data), addresses, explicit=explicit)
@@ -192,18 +200,26 @@ class Coordinator:
         rows = [entry_of(self._hello, self._hello.addresses)]
         rows += [entry_of(m.hello, m.addresses) for _, m in sorted(self._members.items())]
         self._table = Table(handshake.nonce(), rows)
-        check_fabric(rows, self._settings.fabric)
+        if self._data is not None:
+            check_fabric(rows, self._settings.fabric)
+        self._beacons.open(self._identity.rank, self._table)
         encoded = frame(self._table)
         for member in self._members.values():
             member.channel.send(encoded)
+        self._wiring = self._begin_wiring(self._table)
+        self._wiring.start()
+
+    def _begin_wiring(self, table: Table) -> Wiring | Unwired:
+        if self._data is None:
+            return Unwired(finished=lambda: None)
         plan = plan_for(
             self._identity.rank,
-            self._table,
+            table,
             via=self._via,
             fabric=self._settings.fabric,
             key=self._settings.key,
         )
-        self._wiring = Wiring(
+        return Wiring(
             self._loop,
             self._data,
             plan,
@@ -211,7 +227,6 @@ class Coordinator:
             finished=lambda: None,
             report=lambda trouble: None,
         )
-        self._wiring.start()
 
     # What members tell.
 
@@ -281,6 +296,7 @@ class Coordinator:
         assert self._wiring is not None
         self._door.close()
         self._wiring.close_door()
+        self._beacons.unlink()
         for member in self._members.values():
             # The first bytes behind Ready are the native core's.
             member.channel.hold()
@@ -299,4 +315,5 @@ class Coordinator:
             control=[(rank, m.channel.detach()) for rank, m in sorted(self._members.items())],
             wires=self._wiring.release(),
             ranks_here=sum(peer.same_host for peer in peers),
+            beacon_fd=self._beacons.release(),
         )

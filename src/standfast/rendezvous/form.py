@@ -28,6 +28,7 @@ def form(
     settings: Settings,
     *,
     name: str = "",
+    wires: bool = True,
     listener: socket.socket | None = None,
     segments: Segments | None = None,
     check: Callable[[], None] | None = None,
@@ -38,6 +39,7 @@ def form(
         identity: who this rank is, and where the coordinator listens.
         settings: what `agreement` returns must be the same on all ranks.
         name: must be the same on all ranks; keeps subgroups apart.
+        wires: False joins the ranks by control links alone. The same on all ranks.
         listener: rank 0 only: a listening socket to use as the coordinator's. It stays the
             caller's, and is left non-blocking. Wins over settings.listen_fd.
         segments: stands in for the native core's shared memory.
@@ -52,7 +54,7 @@ def form(
     A failure leaves no descriptor, no segment and no thread behind (but a resolver that still looks
     up the coordinator's name may take its own time to end).
     """
-    hello = hello_of(identity, settings, name)
+    hello = hello_of(identity, settings, name, wires=wires)
     if identity.rank != 0 and listener is not None:
         raise ConfigError(f"only rank 0 listens; rank {identity.rank} was given a listener")
     if identity.size == 1:
@@ -105,11 +107,13 @@ def _close(formation: Formation) -> None:
         os.close(wire.fd)
         if wire.shm_fd >= 0:
             os.close(wire.shm_fd)
+    if formation.beacon_fd >= 0:
+        os.close(formation.beacon_fd)
 
 
 def _alone() -> Formation:
     peer = PeerInfo(rank=0, host=host_name(), pid=os.getpid(), same_host=True, address="")
-    return Formation(peers=(peer,), control=[], wires=[], ranks_here=1)
+    return Formation(peers=(peer,), control=[], wires=[], ranks_here=1, beacon_fd=-1)
 
 
 def _coordinator_of(identity: Identity) -> str:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class PeerInfo:
-    """A rank of the group. address: its data port as this rank reaches it, "" if it is alone."""
+    """A rank of the group. address: its data port as this rank reaches it, "" if it has none."""
 
     rank: int
     host: str
@@ -39,13 +39,15 @@ class Formation:
 
     peers: all ranks, by rank. control: (rank, fd) of the control links: from rank 0 one to each
     other rank, from the others one to rank 0. wires: one per peer, by rank. ranks_here: how many
-    ranks are on this host. The descriptors are non-blocking, close-on-exec, the caller's to close.
+    ranks are on this host. beacon_fd: the memory of this host's beacons, or -1. The descriptors are
+    close-on-exec, the sockets non-blocking, all of them the caller's to close.
     """
 
     peers: tuple[PeerInfo, ...]
     control: list[tuple[int, int]]
     wires: list[WireEnd]
     ranks_here: int
+    beacon_fd: int
 
 
 class Segments(Protocol):
@@ -62,3 +64,6 @@ class Segments(Protocol):
 
     def shm_sweep(self) -> list[str]:
         """Remove what dead processes have left; return the names."""
+
+    def beacon_open(self, *, maker: int, key: str, size: int) -> tuple[str, int]:
+        """Open the beacons' memory, or make it; return its name and descriptor, or ("", -1)."""

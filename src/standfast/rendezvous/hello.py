@@ -6,6 +6,8 @@ import functools
 import os
 from pathlib import Path
 
+import msgspec
+
 from standfast.errors import ConfigError
 from standfast.identity import Identity
 from standfast.rendezvous.host import host_id, host_name
@@ -35,7 +37,7 @@ def _version_elsewhere() -> str:
         return "unknown"
 
 
-def hello_of(identity: Identity, settings: Settings, name: str) -> Hello:
+def hello_of(identity: Identity, settings: Settings, name: str, *, wires: bool) -> Hello:
     """Return this rank's hello, still without its data port.
 
     Raises:
@@ -48,6 +50,7 @@ def hello_of(identity: Identity, settings: Settings, name: str) -> Hello:
         version=package_version(),
         size=identity.size,
         generation=identity.generation,
+        wires=wires,
         name=name,
         job_id=identity.job_id,
         settings=agreement(settings),
@@ -62,17 +65,4 @@ def hello_of(identity: Identity, settings: Settings, name: str) -> Hello:
 
 def with_data(hello: Hello, port: int, addresses: list[str], *, explicit: bool) -> Hello:
     """Return the hello with where this rank listens for data."""
-    return Hello(
-        version=hello.version,
-        size=hello.size,
-        generation=hello.generation,
-        name=hello.name,
-        job_id=hello.job_id,
-        settings=hello.settings,
-        host=hello.host,
-        host_id=hello.host_id,
-        pid=hello.pid,
-        port=port,
-        addresses=addresses,
-        explicit=explicit,
-    )
+    return msgspec.structs.replace(hello, port=port, addresses=addresses, explicit=explicit)

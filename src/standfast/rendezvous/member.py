@@ -11,6 +11,7 @@ from standfast.endpoint import Endpoint, is_wildcard
 from standfast.errors import ConfigError, RendezvousError, StandfastError
 from standfast.identity import Identity
 from standfast.rendezvous import failures
+from standfast.rendezvous.beacons import BeaconMemory
 from standfast.rendezvous.call import Call, Caller
 from standfast.rendezvous.channel import FOREIGN, OTHER_VERSION, Channel, End
 from standfast.rendezvous.formation import Formation, Segments
@@ -38,6 +39,7 @@ from standfast.rendezvous.protocol import (
 )
 from standfast.rendezvous.routes import without_scope
 from standfast.rendezvous.table import peers_for, plan_for
+from standfast.rendezvous.unwired import Unwired
 from standfast.rendezvous.wiring import Wiring
 from standfast.settings import Settings
 
@@ -73,12 +75,13 @@ class Member:
         self._hello = hello
         self._coordinator = coordinator
         self._segments = segments
+        self._beacons = BeaconMemory(segments, wanted=settings.beacon)
         self._data: socket.socket | None = None
         self._via = ""
         self._link: Channel | None = None
         self._missing: list[int] = []
         self._table: Table | None = None
-        self._wiring: Wiring | None = None
+        self._wiring: Wiring | Unwired | None = None
         self._go = False
         # The others know already, or cannot be told.
         self._known = False
@@ -110,6 +113,7 @@ class Member:
             announce([link], told, heard.append)
         if self._wiring:
             self._wiring.abandon()
+        self._beacons.abandon()
         if link:
             part(self._loop, [link])
         if not isinstance(error, (StandfastError, OSError)):
@@ -155,6 +159,8 @@ class Member:
     def _introduction(self, challenge: Challenge, channel: Channel) -> bytes:
         """Open the data port, now that it is known from where this rank is seen; say hello."""
         source = text_of(channel.sock.getsockname())
+        if not self._hello.wires:
+            return encode(with_data(self._hello, 0, [without_scope(source)], explicit=False))
         explicit = self._settings.data_address is not None
         if self._data is None:
             near = source if challenge.local_only else None
@@ -213,8 +219,15 @@ class Member:
                 raise failures.from_told(message, here=self._identity.rank)
 
     def _wire_up(self, table: Table) -> None:
-        assert self._data is not None
         self._table = table
+        self._beacons.open(self._identity.rank, table)
+        self._wiring = self._begin_wiring(table)
+        self._wiring.start()
+
+    def _begin_wiring(self, table: Table) -> Wiring | Unwired:
+        if not self._hello.wires:
+            return Unwired(finished=lambda: self._tell(Ready()))
+        assert self._data is not None
         plan = plan_for(
             self._identity.rank,
             table,
@@ -222,7 +235,7 @@ class Member:
             fabric=self._settings.fabric,
             key=self._settings.key,
         )
-        self._wiring = Wiring(
+        return Wiring(
             self._loop,
             self._data,
             plan,
@@ -230,7 +243,6 @@ class Member:
             finished=lambda: self._tell(Ready()),
             report=self._tell,
         )
-        self._wiring.start()
 
     def _tell(self, message: Any) -> None:
         assert self._link is not None
@@ -242,6 +254,7 @@ class Member:
         assert self._wiring is not None
         self._link.hold()
         self._wiring.close_door()
+        self._beacons.unlink()
         self._go = True
 
     def _lost(self, end: End) -> None:
@@ -287,4 +300,5 @@ class Member:
             control=[(0, self._link.detach())],
             wires=self._wiring.release(),
             ranks_here=sum(peer.same_host for peer in peers),
+            beacon_fd=self._beacons.release(),
         )

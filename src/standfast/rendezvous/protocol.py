@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 T = TypeVar("T")
 
-VERSION = 1
+VERSION = 2
 MAGIC = b"\x89STFAST"
 OPENING = MAGIC + bytes([VERSION])
 LENGTH = struct.Struct(">I")
@@ -61,15 +61,17 @@ class Begin(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, ta
 class Hello(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What a rank says about itself: the body of its Begin on a control connection.
 
+    wires: the ranks are to be joined by wires; without them, they only watch each other.
     addresses, port: where it listens for data; explicit: it was told to listen there only.
     """
 
     version: Name
     size: int
     generation: int
+    wires: bool
     name: Name
     job_id: Name | None
-    settings: dict[str, str | float]
+    settings: dict[str, str | float | bool]
     host: Name
     host_id: Name
     pid: int

@@ -69,7 +69,12 @@ def peers_for(rank: int, table: Table, *, via: str) -> tuple[PeerInfo, ...]:
             host=entry.host,
             pid=entry.pid,
             same_host=entry.host_id == mine,
-            address=str(routes(entry, via=via, same_host=entry.host_id == mine)[0]),
+            address=_data_address(entry, via=via, same_host=entry.host_id == mine),
         )
         for peer, entry in enumerate(table.ranks)
     )
+
+
+def _data_address(entry: Entry, *, via: str, same_host: bool) -> str:
+    """Return where a rank's data port is reached; "" where ranks only watch each other."""
+    return str(routes(entry, via=via, same_host=same_host)[0]) if entry.port else ""

@@ -1,4 +1,4 @@
-#include "core/fabric/fabric.h"
+#include "core/base/tag.h"
 
 namespace standfast {
 
