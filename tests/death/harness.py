@@ -16,6 +16,7 @@ those that ranks have forked, and looks for what they left in /dev/shm.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shutil
 import signal
@@ -25,7 +26,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from tests.death.measures import MEASURES, SECOND, allowance_s
 from tests.death.nursery import DUMP_SIGNAL, now_ns
@@ -37,12 +38,29 @@ SHARED_MEMORY = Path("/dev/shm")
 PerRank = Callable[[int], dict[str, Any]]
 
 
+BLINDING: dict[str, Any] = {
+    "heartbeat_s": 300.0,
+    "hint_s": 600.0,
+    "silence_s": 1200.0,
+    "progress_s": 0,
+    "startup_s": 0,
+    "beacon": False,
+    "sentinel": False,
+    "exit_on_fault": False,
+}
+"""Arguments of init() with which the watch judges nothing that takes time, and ends nobody."""
+
+
 class Late(AssertionError):
     """Something did not happen before the deadline: what this project promises never to be."""
 
 
 class Case:
     """One scenario on n ranks."""
+
+    blinding: ClassVar[dict[str, Any]] = {}
+    """Arguments of init() that win over all others."""
+    deadline_max_s: ClassVar[float] = math.inf
 
     def __init__(
         self,
@@ -79,7 +97,7 @@ class Case:
         self.size = size
         self.ranks: dict[int, Rank] = {}
         self.began_ns = now_ns()
-        self.deadline = time.monotonic() + deadline_s
+        self.deadline = time.monotonic() + min(deadline_s, self.deadline_max_s)
         self.folder = Path(tempfile.mkdtemp(prefix="standfast-death-"))
         self._scenario = scenario if ":" in scenario else f"tests.death.scenarios:{scenario}"
         self._args, self._init = args, init
@@ -87,10 +105,10 @@ class Case:
         self._fresh, self._forks, self._quick_end = fresh, forks, quick_end
         self._absent = set(absent)
         self._listener: socket.socket | None = None
-        self._address = ""
+        self.address = ""
 
-    def __enter__(self) -> Case:
-        self._listener, self._address = listener()
+    def __enter__(self) -> Self:
+        self._listener, self.address = self.open()
         with self._listener:
             try:
                 for rank in range(self.size):
@@ -101,6 +119,14 @@ class Case:
                 raise
         return self
 
+    def open(self) -> tuple[socket.socket, str]:
+        """Return the coordinator's listener and its address."""
+        return listener()
+
+    def host_of(self, rank: int) -> dict[str, str] | None:
+        """Return the host on which a rank lives (the arguments of namespaces.settle)."""
+        return None
+
     def _start(self, rank: int) -> None:
         message = {
             "rank": rank,
@@ -108,12 +134,14 @@ class Case:
             "scenario": self._scenario,
             "args": _for(self._args, rank),
             "init": _for(self._init, rank),
-            "coordinator": self._address,
+            "blinding": self.blinding,
+            "coordinator": self.address,
             "env": self._env,
             "folder": str(self.folder),
             "fresh": self._fresh,
             "own_process_group": self._forks,
             "quick_end": self._quick_end,
+            "host": self.host_of(rank),
         }
         self.ranks[rank] = self.nursery.start(message, self._listener if rank == 0 else None)
 
@@ -243,6 +271,10 @@ class Case:
     def signal(self, rank: int, number: int) -> int:
         """Send a signal; return the time just before."""
         return self._signal([rank], number)
+
+    def signal_all(self, number: int) -> int:
+        """Send a signal to all ranks, within microseconds; return the time just before."""
+        return self._signal(self.ranks, number)
 
     def kill(self, *ranks: int) -> int:
         """SIGKILL; return the time just before, when the processes are gone."""

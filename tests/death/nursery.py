@@ -87,6 +87,7 @@ class Here:
     size: int
     init_args: dict[str, Any]
     args: dict[str, Any]
+    blinding: dict[str, Any]
     line: socket.socket
     heard: bytes = b""
 
@@ -109,7 +110,7 @@ class Here:
         """Form the group."""
         import standfast
 
-        return standfast.init(**{**self.init_args, **more})
+        return standfast.init(**{**self.init_args, **more, **self.blinding})
 
 
 Scenario = Callable[[Here], None]
@@ -135,12 +136,23 @@ def _become(message: dict[str, Any], fds: list[int]) -> Callable[[], None]:
         os.dup2(file, number)
         os.close(file)
     os.environ.update(message["env"])
+    if message["host"]:
+        _move(**message["host"])
     if message["fresh"]:
         for fd in fds:
             os.set_inheritable(fd, True)
         text = json.dumps({**message, "fds": fds})
         os.execv(sys.executable, [sys.executable, __file__, "rank", text])
     return _rank(message, fds)
+
+
+def _move(path: str, name: str) -> None:
+    """Let this process live on another host than the nursery."""
+    from standfast.rendezvous import host
+    from tests.network.namespaces import settle
+
+    settle(path, name)
+    host.host_id.cache_clear()
 
 
 def _rank(message: dict[str, Any], fds: list[int]) -> Callable[[], None]:
@@ -155,7 +167,9 @@ def _rank(message: dict[str, Any], fds: list[int]) -> Callable[[], None]:
         init_args["listen_fd"] = fds[1]
     line = socket.socket(fileno=fds[0])
     line.set_inheritable(False)
-    here = Here(message["rank"], message["size"], init_args, message["args"], line)
+    here = Here(
+        message["rank"], message["size"], init_args, message["args"], message["blinding"], line
+    )
     scenario = scenario_of(message["scenario"])
 
     def run() -> None:

@@ -13,6 +13,7 @@ import functools
 import linecache
 import os
 import signal  # noqa: F401
+import socket
 import sys
 import textwrap
 import threading
@@ -130,6 +131,41 @@ def busy(here: Here) -> None:
 
     attempt(here, here.args["op"], forever)
     aftermath(here, group)
+
+
+def told(here: Here) -> bool:
+    """Tell whether the test has said something, without waiting for it."""
+    try:
+        return bool(here.line.recv(4096, socket.MSG_DONTWAIT))
+    except BlockingIOError:
+        return False
+
+
+def working(here: Here) -> None:
+    """All ranks repeat an operation, or all in turn, and check each result, until one is told.
+
+    args: op; limits (further arguments of init).
+    """
+    group = here.init(**here.args.get("limits", {}))
+    keys = list(OPS) if here.args["op"] == MIXED else [here.args["op"]]
+    turns = 0
+
+    def work() -> None:
+        nonlocal turns
+        going = True
+        while going:
+            key = keys[turns % len(keys)]
+            do(group, key, turns % here.size, min(OPS[key].elements, LARGE))
+            going = group.agree(not told(here))
+            turns += 1
+            if turns == 3:
+                here.say("ready")
+
+    attempt(here, "work", work)
+    here.say("worked", turns=turns, healthy=group.healthy())
+    if not group.healthy():
+        aftermath(here, group)
+    group.close()
 
 
 def idle(here: Here) -> None:

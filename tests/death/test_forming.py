@@ -86,6 +86,10 @@ def stages(nursery: Nursery, victim: int, fabric: str) -> int:
     return found
 
 
+NEARLY_NS = 300_000_000
+"""A deadline that ends so soon after the kill was not waited for because of it."""
+
+
 def check_forming(case: Case, rank: int, victim: int, killed_ns: int) -> None:
     """A survivor names the victim: as dead, at once, if it had come; else as missing, in time."""
     event = case.error(rank)
@@ -95,7 +99,7 @@ def check_forming(case: Case, rank: int, victim: int, killed_ns: int) -> None:
         case.prompt("in init", killed_ns, event.ns, PROMISE_S)
         return
     assert error["type"] == "RendezvousError", f"{error}\n{case.story()}"
-    if event.ns < killed_ns:
+    if event.ns < killed_ns + NEARLY_NS:
         return  # on a slow machine: the victim stood at its step until the deadline
     assert error.get("missing") == [victim], f"{error}\n{case.story()}"
     case.prompt("in init, not yet there", killed_ns, event.ns, FORMING_S + PROMISE_S)

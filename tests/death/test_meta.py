@@ -1,22 +1,34 @@
-"""The death tests can fail: with the watch blinded a kill is not seen, and they say so (R138)."""
+"""The death tests can fail: with the watch blinded a fault is not seen, and they say so (R138)."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import pytest
 
-from tests.death.harness import Case, Late
+from tests.death import (
+    test_calm,
+    test_end,
+    test_freeze,
+    test_hints,
+    test_mismatch,
+    test_stale,
+    test_wedge,
+)
+from tests.death.harness import BLINDING, Case, Late
 from tests.death.judge import check_death
+from tests.death.nursery import now_ns
 from tests.death.processes import Nursery
 
-# The peers' processes are not watched (no pidfd), and a child that keeps every descriptor of the
-# victim hides the end of its links: what a watch could see of the death is all taken away.
+# The peers' processes are not watched (no pidfd), there are no beacons, and a child that keeps all
+# descriptors of the victim hides the end of its links: what a watch could see of the death is all
+# taken away.
 BLINDED = """
     from standfast import _core
     real = _core.Peer
     _core.Peer = lambda rank, host, pid, same_host: real(rank, host, pid, False)
-    group = here.init()
+    group = here.init(beacon=False, sentinel=False)
     group.barrier()
     if here.rank == here.args["victim"]:
         number = 57 if os.uname().machine == "x86_64" else 220
@@ -60,6 +72,45 @@ def test_half_blinded(nursery: Nursery, fabric: str) -> None:
         for rank in (0, 2):
             check_death(case, rank, 1, killed_ns, "links alone")
         case.finish(1)
+
+
+UNSEEN: dict[str, Callable[[Nursery], None]] = {
+    "freeze": lambda nursery: test_freeze.test_all_idle(nursery, 2),
+    "freeze in a wait": test_freeze.test_frozen_with_its_data_there,
+    "wedge": lambda nursery: test_wedge.test_chain(nursery, "shm"),
+    "circle": lambda nursery: test_wedge.test_circle(nursery, "shm"),
+    "hints": test_hints.test_late,
+    "end": test_end.test_a_watch_that_threw_still_ends,
+    "mismatch": test_mismatch.test_no_frame_shows_it,
+}
+
+
+@pytest.mark.parametrize("what", UNSEEN)
+def test_without_a_watch(nursery: Nursery, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    """Where the watch judges neither silence nor progress, and ends nobody: each of them fails."""
+    monkeypatch.setattr(Case, "blinding", BLINDING)
+    monkeypatch.setattr(Case, "deadline_max_s", 3.5)
+    with pytest.raises(Late):
+        UNSEEN[what](nursery)
+
+
+def test_without_a_fault(nursery: Nursery, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill that did not happen: the operation has its result, and the test says so."""
+    monkeypatch.setattr(Case, "kill", lambda case, *ranks: now_ns())
+    with pytest.raises(AssertionError, match="gathered"):
+        test_stale.test_last_microsecond(nursery, "sync")
+
+
+def test_an_alarm_is_seen(nursery: Nursery) -> None:
+    """What must be calm, and is not, is noticed: here a rank that is really frozen for too long."""
+    args = {"op": "all_reduce", "limits": test_calm.SHORTEST}
+    with Case(nursery, 3, "working", args, quick_end=True, deadline_s=4.0) as case:
+        case.wait_all("ready")
+        case.freeze(1)
+        case.pause(2.0)
+        case.thaw(1)
+        with pytest.raises(AssertionError):
+            test_calm.check_calm(case, 0)
 
 
 def test_wrong_result_is_seen(nursery: Nursery) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -135,7 +140,7 @@ def test_closing_rank_dies(nursery: Nursery, victim: int) -> None:
 @pytest.mark.parametrize("victims", list(itertools.combinations(range(4), 2)))
 @pytest.mark.parametrize("fabric", FABRICS)
 def test_two_at_once(nursery: Nursery, fabric: str, victims: tuple[int, int]) -> None:
-    """Two die together: every survivor names one of them."""
+    """Two die within a millisecond: all survivors name the same one."""
     args = {"op": "all_reduce large", "peer": victims[0], "idle": victims}
     case = Case(nursery, 4, "blocked", args, init={"fabric": fabric}, quick_end=True)
     with case:
@@ -143,9 +148,9 @@ def test_two_at_once(nursery: Nursery, fabric: str, victims: tuple[int, int]) ->
         survivors = case.others(*victims)
         case.wait_asleep(*survivors)
         killed_ns = case.kill(*victims)
+        named = case.error(survivors[0]).error["rank"]
+        assert named in victims, f"{named}\n{case.story()}"
         for rank in survivors:
-            named = case.error(rank).error["rank"]
-            assert named in victims, f"{named}\n{case.story()}"
             check_death(case, rank, named, killed_ns, f"two at once {fabric}")
         check_aftermath(case, survivors)
 
@@ -210,6 +215,101 @@ def test_rank_0_is_frozen(nursery: Nursery, fabric: str) -> None:
         check_death(case, 0, 2, killed_ns, None)
         case.prompt(f"rank 0 after its thaw {fabric}", thawed_ns, event.ns, PROMISE_S)
         check_aftermath(case, case.others(2))
+
+
+def test_two_generations(nursery: Nursery) -> None:
+    """A death, the group is formed again, another death: each names the one of its generation."""
+    code = """
+        group = here.init()
+        group.barrier()
+        here.say("ready")
+        if here.rank == 3:
+            here.ask()
+        attempt("barrier", group.barrier)
+        group.close()
+        more = {}
+        if here.rank == 0:
+            sock = socket.create_server(("127.0.0.1", 0))
+            here.say("listening", address=f"127.0.0.1:{sock.getsockname()[1]}")
+            more["listen_fd"] = sock.detach()
+        address = here.ask()
+        group = here.init(size=3, coordinator=address, generation=2, **more)
+        group.barrier()
+        here.say("ready again")
+        if here.rank == 2:
+            here.ask()
+        attempt("barrier", group.barrier, "raised again")
+        aftermath(here, group)
+        """
+    with Case(nursery, 4, "program", {"code": code}, quick_end=True) as case:
+        case.wait_all("ready")
+        case.wait_asleep(0, 1, 2)
+        killed_ns = case.kill(3)
+        for rank in (0, 1, 2):
+            error = check_death(case, rank, 3, killed_ns, "first generation")
+            assert error["generation"] == 1, error
+        address = case.wait(0, "listening")["address"]
+        for rank in (0, 1, 2):
+            case.tell(rank, address)
+        case.wait_all("ready again", but=[3])
+        case.wait_asleep(0, 1)
+        killed_ns = case.kill(2)
+        for rank in (0, 1):
+            event = case.wait(rank, "raised again")
+            error = event.error
+            assert (error["type"], error["rank"]) == ("PeerDied", 2), f"{error}\n{case.story()}"
+            assert error["generation"] == 2, error
+            case.prompt("second generation", killed_ns, event.ns, PROMISE_S)
+        case.finish(2, 3)
+
+
+LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
+
+
+@pytest.mark.skipif(not os.access(LAST_PID, os.W_OK), reason="cannot choose a pid")
+@pytest.mark.parametrize("victim", [0, 2])
+def test_pid_reused(nursery: Nursery, victim: int) -> None:
+    """A rank dies before anybody watches its process, and another process gets its number.
+
+    That one's life says nothing of the rank, nor does its end.
+    """
+    code = """
+        from standfast import _core
+        real = _core.Group
+        def late(**config):
+            here.say("formed")
+            here.ask()
+            return real(**config)
+        _core.Group = late
+        attempt("init", lambda: here.init().barrier())
+        here.ask()
+        """
+    with Case(nursery, 3, "program", {"code": code}, quick_end=True) as case:
+        case.wait_all("formed")
+        killed_ns = case.kill(victim)
+        with impostor(case.ranks[victim].pid):
+            for rank in case.others(victim):
+                case.tell(rank)
+            for rank in case.others(victim):
+                check_death(case, rank, victim, killed_ns, "pid reused")
+        case.pause(0.05)
+        case.finish(victim)
+
+
+@contextlib.contextmanager
+def impostor(pid: int) -> Iterator[None]:
+    """Let another process have this number."""
+    for _ in range(50):
+        LAST_PID.write_text(str(pid - 1))
+        process = subprocess.Popen(["sleep", "60"])
+        try:
+            if process.pid == pid:
+                yield
+                return
+        finally:
+            process.kill()
+            process.wait()
+    raise AssertionError(f"pid {pid} could not be had")
 
 
 # --- a child that lives on ------------------------------------------------------------------------

@@ -42,6 +42,7 @@ class Task:
     job_id: str | None = None
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     name: str = ""
+    wires: bool = True
     die_at: str = ""
     hold_at: tuple[str, ...] = ()
     raise_at: str = ""
@@ -58,7 +59,11 @@ class Task:
 
 @dataclasses.dataclass
 class Outcome:
-    """What came of it. leaked: descriptors, segments and threads that were left behind."""
+    """What came of it.
+
+    beacon: the inode of the beacons' memory. leaked: descriptors, segments and threads that were
+    left behind.
+    """
 
     rank: int
     error: BaseException | None = None
@@ -68,6 +73,7 @@ class Outcome:
     wires: dict[int, str] = dataclasses.field(default_factory=dict)
     links: dict[int, str] = dataclasses.field(default_factory=dict)
     ranks_here: int = 0
+    beacon: int | None = None
     faults: list[str] = dataclasses.field(default_factory=list)
     leaked: list[str] = dataclasses.field(default_factory=list)
     ended: float = 0.0
@@ -340,6 +346,15 @@ class FakeSegments:
                 gone.append(path.name)
         return gone
 
+    def beacon_open(self, *, maker: int, key: str, size: int) -> tuple[str, int]:
+        if "beacon" in self._broken:
+            raise OSError(28, "No space left on device")
+        name = f"{self._prefix}-{maker}-{key}"
+        fd = os.open(SHM / name, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        os.ftruncate(fd, 64 * size)
+        self._stage("beacon")
+        return name, fd
+
 
 def before(owner: Any, name: str, call: Callable[..., None]) -> None:
     """Make `call(self, *args)` before a method."""
@@ -493,7 +508,12 @@ def run(task: Task, sock: socket.socket, fds: list[int]) -> None:
     formation = None
     try:
         formation = form(
-            identity, Settings(**options), name=task.name, listener=listener, segments=segments
+            identity,
+            Settings(**options),
+            name=task.name,
+            wires=task.wires,
+            listener=listener,
+            segments=segments,
         )
     except BaseException as error:  # noqa: BLE001 - whatever it is, the test judges it
         outcome.error, outcome.traceback = error, traceback.format_exc()
@@ -508,6 +528,10 @@ def run(task: Task, sock: socket.socket, fds: list[int]) -> None:
         outcome.wires = {wire.rank: wire.fabric for wire in formation.wires}
         outcome.links = {wire.rank: wire.link for wire in formation.wires}
         outcome.ranks_here = formation.ranks_here
+        if formation.beacon_fd >= 0:
+            outcome.beacon = os.fstat(formation.beacon_fd).st_ino
+            if os.get_inheritable(formation.beacon_fd):
+                outcome.faults.append("the beacons' memory is inherited")
         used = {f"control {peer}": fd for peer, fd in formation.control}
         used |= {f"wire {wire.rank}": wire.fd for wire in formation.wires}
         outcome.faults = list(check_descriptors(used))

@@ -36,6 +36,7 @@ def hello_from(**changes: Any) -> Hello:
         "version": "1.0",
         "size": 4,
         "generation": 1,
+        "wires": True,
         "name": "",
         "job_id": None,
         "settings": agreement(Settings()),
@@ -61,6 +62,7 @@ def test_an_equal_rank_is_admitted() -> None:
         (1, {"name": "x"}, "rendezvous", "group 'x'; this is group ''"),
         (1, {"generation": 2}, "rendezvous", "generation 2; this is generation 1"),
         (1, {"version": "2"}, "config", "runs standfast 2, rank 0 runs 1.0"),
+        (1, {"wires": False}, "config", "called standfast.watch(), rank 0 standfast.init()"),
         (1, {"size": 3}, "config", "in a group of 3, rank 0 in a group of 4"),
         (4, {}, "config", "not one of the 4 ranks 0..3"),
         (0, {"pid": 8, "host": "b"}, "config", "two processes say that they are rank 0"),
@@ -343,7 +345,7 @@ def test_the_host_id_is_stable_and_says_nothing() -> None:
 def test_a_name_has_a_limit() -> None:
     """What goes into a hello must fit into it."""
     with pytest.raises(ConfigError, match="256 characters"):
-        hello.hello_of(Identity(0, 2), Settings(), "x" * 256)
+        hello.hello_of(Identity(0, 2), Settings(), "x" * 256, wires=True)
 
 
 def test_a_long_hello_fits_into_a_strangers_frame() -> None:

@@ -80,7 +80,7 @@ def first(ranks: Ranks) -> Rank:
 
 def begin(challenge: Challenge, **changes: object) -> Begin:
     """Return an answer as rank 1 would give it, but for `changes`."""
-    hello = Hello("v", 3, 1, "", None, {}, "host", "id", 1, 1, ["127.0.0.1"], False)
+    hello = Hello("v", 3, 1, True, "", None, {}, "host", "id", 1, 1, ["127.0.0.1"], False)
     values: dict[str, object] = {
         "purpose": "control",
         "rank": 1,
