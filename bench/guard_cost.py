@@ -1,0 +1,93 @@
+"""What guard and watch cost where nothing fails: instruction counts, and times in pairs.
+
+Builds bench/guard_cost.cpp twice, as always and with the guard compiled out, and prints for each
+size the median of the ratios of alternating runs. See README.md beside this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SIZES = [8, 1024, 32 * 1024, 64 * 1024, 64 * 1024 * 1024]
+OPERATIONS = 20_000
+
+
+def main() -> None:
+    """Build, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=15, help="runs of each kind per size")
+    parser.add_argument("--seconds", type=float, default=0.5, help="length of a run, roughly")
+    arguments = parser.parse_args()
+    guarded = build(ROOT / "build" / "guarded", "")
+    unguarded = build(ROOT / "build" / "unguarded", "-DSTANDFAST_UNGUARDED")
+    if shutil.which("valgrind"):
+        with_guard, without = count(guarded), count(unguarded)
+        print(
+            f"instructions of an 8 B send and its recv: {with_guard:.0f} guarded,"
+            f" {without:.0f} without: {with_guard - without:+.0f}"
+        )
+    else:
+        print("valgrind is missing: instructions are not counted", file=sys.stderr)
+    print("| all_sum, 2 ranks, shm | guarded, ns | without, ns | median of the ratios |")
+    print("|---|---|---|---|")
+    for size in SIZES:
+        pairs = [
+            (time(guarded, size, arguments.seconds), time(unguarded, size, arguments.seconds))
+            for _ in range(arguments.pairs)
+        ]
+        ratio = statistics.median(a / b for a, b in pairs)
+        with_guard, without = (statistics.median(side) for side in zip(*pairs, strict=True))
+        print(f"| {size} B | {with_guard:.0f} | {without:.0f} | {ratio:.3f} |", flush=True)
+
+
+def build(folder: Path, flag: str) -> Path:
+    """Compile the core with a flag, and the program with it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    configure = ["cmake", "-S", ROOT, "-B", folder, f"-DCMAKE_CXX_FLAGS={flag}"]
+    run([*configure, "-DSTANDFAST_MODULE=OFF", "-DCMAKE_BUILD_TYPE=Release"])
+    run(["cmake", "--build", folder, "--target", "standfast_core", "-j2"])
+    program = folder / "guard_cost"
+    source = ROOT / "bench" / "guard_cost.cpp"
+    archives = [str(path) for path in folder.rglob("libstandfast_core.a")]
+    options = [*flag.split(), "-std=c++20", "-O2", "-g", f"-I{ROOT}", "-pthread"]
+    run(["c++", *options, str(source), *archives, "-o", str(program), "-lrt"])
+    return program
+
+
+def count(program: Path) -> float:
+    """Return the instructions per operation: of twice as many operations less those of once."""
+    totals = []
+    for operations in (OPERATIONS, 2 * OPERATIONS):
+        out = program.with_name("callgrind.out")
+        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}"]
+        run([*command, str(program), "count", str(operations)])
+        found = re.search(r"^(?:totals|summary): (\d+)", out.read_text(), re.MULTILINE)
+        assert found, "callgrind wrote no total"
+        totals.append(int(found[1]))
+    return (totals[1] - totals[0]) / OPERATIONS
+
+
+def time(program: Path, size: int, seconds: float) -> float:
+    """Return nanoseconds per operation."""
+    return float(run([str(program), "time", str(size), str(seconds)]))
+
+
+def run(command: list[str | Path]) -> str:
+    """Run a command; if it fails, say what it said."""
+    done = subprocess.run(
+        [str(part) for part in command], check=False, capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}: status {done.returncode}\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()
