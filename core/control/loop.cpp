@@ -302,6 +302,7 @@ Event Watch::sample() {
     const bool asked = link.fd >= 0 && machine_.is_unheard(link.rank, now);
     const Nanos age = asked ? acknowledgement_age(link.fd) : kNever;
     if (age != kNever) sight.wire_at = now - std::min(age, now);
+    received_[i] = received;
   }
   for (const auto& [rank, pid] : config_.processes) {
     const bool asked = machine_.is_unheard(rank, now);
