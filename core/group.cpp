@@ -318,7 +318,13 @@ Result Group::run_ticketed(const Request& request, const Turnstile::Ticket& tick
 bool Group::is_over() {
   if (watch_->may_have_missed_the_end()) [[unlikely]]
     watch_->catch_up(kCatchUpMax);
-  return abort_.verdict() != nullptr;
+  const Verdict* verdict = abort_.verdict();
+  if (verdict == nullptr) [[likely]]
+    return false;
+  // A program that raised or closed its group was done with its own part.
+  const bool was_done = verdict->kind == VerdictKind::kFailed ||
+                        (verdict->kind == VerdictKind::kLeft && verdict->cause == kClosedItsGroup);
+  return !was_done;
 }
 
 // For a worker: whatever is thrown in there ends the operation, and with it the group.
@@ -410,7 +416,7 @@ void Group::report_fault(Outcome outcome, const Side& side, const Request& reque
   const int peer = wire != nullptr ? wire->peer() : leaver >= 0 ? leaver : request.peer;
   const std::string op = operation_text(request, side.comm.tag());
   switch (outcome) {
-    case Outcome::kLeft: return watch_->report(VerdictKind::kLeft, peer, "closed its group", false);
+    case Outcome::kLeft: return watch_->report(VerdictKind::kLeft, peer, kClosedItsGroup, false);
     case Outcome::kBroken:
       return watch_->report(VerdictKind::kLinkLost, peer,
                             "data connection between rank " + std::to_string(here) + " and rank " +

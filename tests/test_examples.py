@@ -270,7 +270,7 @@ def test_the_readme_tells_the_truth(tmp_path: Path) -> None:
     (tmp_path / "sum.py").write_text(program[1])
     job = Job(4, program=tmp_path / "sum.py")
     assert job.finish() == 128 + signal.SIGKILL, job.text
-    gone = [f"[r{rank}] rank 2 is gone: control link closed" for rank in (0, 1, 3)]
+    gone = [f"[r{rank}] rank 2 is gone: its process " for rank in (0, 1, 3)]
     for line in ("[r2] [10. 10. 10.]", *gone, "  rank 2  cause     was ended by SIGKILL"):
         assert line in job.text, job.text
         assert line in readme

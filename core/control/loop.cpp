@@ -581,7 +581,7 @@ void Watch::begin_end() {
     frame.verdict.kind = interrupted ? VerdictKind::kLeft : VerdictKind::kNone;
     frame.verdict.rank = config_.shape.rank;
     frame.verdict.reporter = config_.shape.rank;
-    frame.verdict.cause = interrupted ? "interrupted" : "closed its group";
+    frame.verdict.cause = interrupted ? "interrupted" : kClosedItsGroup;
     frame.collectives = ending_->collectives;
     for (auto& [rank, link] : links_) {
       const std::vector<std::byte> bytes = encode(frame);

@@ -73,7 +73,10 @@ Nanos acknowledgement_age(int fd) {
   tcp_info info{};
   socklen_t bytes = sizeof info;
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return kNever;
-  return info.tcpi_state == TCP_ESTABLISHED ? info.tcpi_last_ack_recv * kMillisecond : kNever;
+  // Where only the way to the host is cut, what it sends still comes, and acknowledges nothing.
+  const bool answers = info.tcpi_retransmits == 0 && info.tcpi_probes == 0;
+  const bool is_up = info.tcpi_state == TCP_ESTABLISHED;
+  return is_up && answers ? info.tcpi_last_ack_recv * kMillisecond : kNever;
 }
 
 char process_state(int pid) {

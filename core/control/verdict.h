@@ -34,6 +34,9 @@ constexpr const char* verdict_name(VerdictKind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
+// The cause of an orderly goodbye.
+inline constexpr const char* kClosedItsGroup = "closed its group";
+
 struct Verdict {
   VerdictKind kind = VerdictKind::kNone;
   int rank = -1;      // whom it is about
