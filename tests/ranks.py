@@ -88,6 +88,15 @@ def find(task: Task) -> Callable[..., Any]:
     return found
 
 
+def be_killed() -> None:
+    """Be killed, when the others are done with what this rank was in before.
+
+    An operation that finds the group over at its very end raises, though all its data is there.
+    """
+    time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def listener() -> tuple[socket.socket, str]:
     """Open the coordinator's socket; return it and its address."""
     sock = socket.create_server(("127.0.0.1", 0), backlog=128)

@@ -19,7 +19,7 @@ import pytest
 import standfast
 from standfast import Group, errors, splitting
 from standfast.settings import Settings
-from tests.ranks import Ended, Job, Pool, run_ranks
+from tests.ranks import Ended, Job, Pool, be_killed, run_ranks
 
 PROMPT_S = 1.0
 
@@ -184,7 +184,7 @@ def die_in_a_part(group: Group) -> Any:
     inner = group.split(group.rank % 2)
     assert inner is not None
     if group.rank == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
+        be_killed()
     told = caught(group, inner.barrier).to_dict() if group.rank == 1 else None
     return told, caught(group, group.barrier).to_dict()
 
@@ -199,7 +199,7 @@ def test_a_death_in_a_part_names_the_part() -> None:
 
 
 def die(self: Any) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+    be_killed()
 
 
 def die_while_splitting(group: Group) -> tuple[dict[str, Any], float]:
@@ -288,7 +288,7 @@ class Recorder(logging.Handler):
 
 def fail_again(group: Group) -> dict[str, Any]:
     if group.rank == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
+        be_killed()
     records: list[logging.LogRecord] = []
     logging.getLogger("standfast").addHandler(Recorder(records))
     first = caught(group, group.all_sum, np.ones(1024, np.float32))
@@ -527,7 +527,7 @@ def fork_and_die(group: Group) -> Any:
             time.sleep(20)
             os._exit(0)
         print(os.getpid(), flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
+        be_killed()
     began = time.monotonic()
     error = caught(group, group.barrier)
     return error.to_dict(), time.monotonic() - began
@@ -571,7 +571,7 @@ def test_one_thread_sends_while_another_receives(pool: Pool, fabric: str) -> Non
 def wait_in_a_thread(group: Group) -> tuple[Any, int]:
     if group.rank == 1:
         time.sleep(0.5)
-        os.kill(os.getpid(), signal.SIGKILL)
+        be_killed()
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(caught(group, group.barrier).to_dict()))
     thread.start()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from typing import Any
@@ -12,7 +10,7 @@ import pytest
 
 import standfast
 from standfast import Group
-from tests.ranks import run_ranks
+from tests.ranks import be_killed, run_ranks
 
 
 def lose_one(group: Group, in_an_operation: bool) -> Any:
@@ -23,7 +21,7 @@ def lose_one(group: Group, in_an_operation: bool) -> Any:
     group.barrier()
     if group.rank == 1:
         time.sleep(0.5)  # until the others have left the barrier, too
-        os.kill(os.getpid(), signal.SIGKILL)
+        be_killed()
     if not in_an_operation:
         assert hooked.wait(10)
     error: standfast.StandfastError | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import signal
 import threading
 import time
 import weakref
@@ -16,7 +15,7 @@ import pytest
 
 import standfast
 from standfast import Group, errors
-from tests.ranks import Pool, run_ranks
+from tests.ranks import Pool, be_killed, run_ranks
 
 PROMPT_S = 1.0
 
@@ -107,7 +106,7 @@ def test_order(pool: Pool) -> None:
 def fail(group: Group) -> Any:
     group.barrier()
     if group.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+        be_killed()
     handles = [group.all_sum_async(np.ones(4)), group.barrier_async()]
     told = []
     for handle in handles:
@@ -134,7 +133,7 @@ def test_a_failed_handle_raises_each_time() -> None:
 def unread(group: Group) -> Any:
     group.barrier()
     if group.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+        be_killed()
     handle = group.all_sum_async(np.ones(4))
     told = []
     for _ in range(2):
@@ -162,7 +161,7 @@ def forget(size_unused: int) -> None:
     group = standfast.init()
     group.barrier()
     if group.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+        be_killed()
     group.all_sum_async(np.ones(4))
     kept = group.barrier_async()
     while not kept.done():
@@ -285,7 +284,7 @@ async def _await_the_dead(group: Group) -> Any:
 def await_the_dead(group: Group) -> Any:
     group.barrier()
     if group.rank == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
+        be_killed()
     return asyncio.run(_await_the_dead(group))
 
 
