@@ -335,18 +335,11 @@ void Watch::find_dead_data_links() {
     // A network that was there again within the limit gets one more attempt.
     if (span < config_.limits.silence + retry_pause(config_.limits)) continue;
     link.fd = -1;
-    Frame frame;
-    frame.type = FrameType::kReport;
-    frame.generation = config_.shape.generation;
-    frame.suspicion = true;
-    frame.verdict.kind = VerdictKind::kLinkLost;
-    frame.verdict.rank = link.rank;
-    frame.verdict.reporter = config_.shape.rank;
-    frame.verdict.cause = "data connection between rank " + std::to_string(config_.shape.rank) +
-                          " and rank " + std::to_string(link.rank) + " (" + link.text +
-                          "): nothing sent was acknowledged for " + std::to_string(span / kSecond) +
-                          " s";
-    step({Event::Kind::kLocal, config_.shape.rank, std::move(frame), {}});
+    report(VerdictKind::kLinkLost, link.rank,
+           "data connection between rank " + std::to_string(config_.shape.rank) + " and rank " +
+               std::to_string(link.rank) + " (" + link.text +
+               "): nothing sent was acknowledged for " + std::to_string(span / kSecond) + " s",
+           true);
   }
 }
 

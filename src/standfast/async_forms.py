@@ -5,6 +5,7 @@ Kept apart from group.py only for length; Group inherits them.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from standfast.handles import Handle
 from standfast.operations import Member, Plan
 
 
-class AsyncForms:
+class AsyncForms(abc.ABC):
     """Operations that return before they are done.
 
     They run in the order of submission, one after the other; all ranks must submit in one order.
@@ -23,8 +24,9 @@ class AsyncForms:
 
     _me: Member
 
+    @abc.abstractmethod
     def _submit(self, plan: Plan) -> Handle[Any]:
-        raise NotImplementedError
+        """Hand a plan to the core's own threads."""
 
     def all_reduce_async(
         self, x: Any, op: str = "sum", *, out: Any = None, timeout_s: float | None = None
