@@ -243,30 +243,33 @@ Tag Group::numbered(Tag tag, const Request& request) {
   return tag;
 }
 
-std::optional<Failure> Group::refusal() const {
-  if constexpr (!kGuarded) return std::nullopt;
+bool Group::is_refusing() const {
+  if constexpr (!kGuarded) return false;
+  return abort_.verdict() != nullptr || forked_.load(std::memory_order_relaxed) ||
+         interrupted_.load(std::memory_order_relaxed) || closed_.load(std::memory_order_relaxed);
+}
+
+// Why there are no more operations. Once there is a reason there always is one.
+Failure Group::refusal() const {
   Verdict verdict;
   verdict.kind = VerdictKind::kClosed;
   verdict.rank = config_.shape.rank;
   if (forked_.load(std::memory_order_relaxed)) {
     verdict.cause = "this process is a forked child; the group belongs to its parent";
-    return failure_now(verdict);
-  }
-  if (const Verdict* first = abort_.verdict()) return failure_now(*first);
-  if (interrupted_.load(std::memory_order_relaxed)) {
+  } else if (const Verdict* first = abort_.verdict()) {
+    return failure_now(*first);
+  } else if (interrupted_.load(std::memory_order_relaxed)) {
     verdict.kind = VerdictKind::kLeft;
     verdict.cause = "interrupted";
-    return failure_now(verdict);
-  }
-  if (closed_.load(std::memory_order_relaxed)) {
+  } else {
     verdict.cause = "the group was closed";
-    return failure_now(verdict);
   }
-  return std::nullopt;
+  return failure_now(verdict);
 }
 
 Result Group::run(const Request& request, InterruptCheck interrupted) {
-  if (auto failure = refusal()) return {std::move(failure), {}};
+  if (is_refusing()) [[unlikely]]
+    return {refusal(), {}};
   return run_ticketed(request, turnstile_.take(halves_of(request.kind)), interrupted);
 }
 
@@ -285,8 +288,8 @@ Result Group::run_ticketed(const Request& request, const Turnstile::Ticket& tick
     result.failure = failed(outcome, request, nobody);
     return result;
   }
-  if (auto failure = refusal()) {
-    result.failure = std::move(failure);
+  if (is_refusing()) [[unlikely]] {
+    result.failure = refusal();
   } else {
     const Tag tag = numbered(tag_of(request), request);
     const bool is_collective = halves_of(request.kind) == Halves::kBoth;
@@ -483,8 +486,8 @@ std::shared_ptr<Group::Pending> Group::submit(Request request) {
   // The place at the turnstile and the place in the worker's queue are one: a worker must not stand
   // in front of the turnstile with a ticket whose forerunner is behind it in its own queue.
   const std::lock_guard lock(submit_mutex_);
-  if (auto failure = refusal()) {
-    pending->result_.failure = std::move(failure);
+  if (is_refusing()) {
+    pending->result_.failure = refusal();
     pending->completion_.set();
     return pending;
   }

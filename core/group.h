@@ -168,7 +168,8 @@ class Group final : private ForkSensitive {
   Tag numbered(Tag tag, const Request& request);
   Side& side_for(RequestKind kind);
   HalfBoard& board_for(RequestKind kind);
-  std::optional<Failure> refusal() const;
+  bool is_refusing() const;
+  Failure refusal() const;
   Failure failed(Outcome outcome, const Request& request, Side& side);
   void report_fault(Outcome outcome, const Side& side, const Request& request);
   Nanos verdict_limit() const;

@@ -127,6 +127,15 @@ def test_limits_must_grow(changes: dict[str, float], words: str) -> None:
         assert name in str(caught.value)
 
 
+def test_many_ranks_beat_less_often_unless_told() -> None:
+    usual = settings.load({}, {})
+    assert usual.heartbeat_for(settings.MANY) == settings.HEARTBEAT_S
+    assert usual.heartbeat_for(settings.MANY + 1) == settings.HEARTBEAT_MANY_S
+    assert 3 * settings.HEARTBEAT_MANY_S <= usual.hint_s
+    assert settings.load({"heartbeat_s": 0.2}, {}).heartbeat_for(1024) == 0.2
+    assert settings.load({"hint_s": 0.9}, {}).heartbeat_for(1024) == pytest.approx(0.3)
+
+
 def test_limits_that_are_not_given_shrink_with_those_that_are() -> None:
     """silence_s=1 or progress_s=1 alone is no contradiction."""
     short = load({"silence_s": 1.0, "progress_s": 1.0}, {})

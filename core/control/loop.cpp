@@ -315,11 +315,17 @@ Event Watch::sample() {
   return event;
 }
 
-// Somebody may have closed what is ours; the number may even be another file's by now.
+// Somebody may have closed what is ours; the number may even be another file's by now. Of very many
+// links some are looked at each time.
 void Watch::find_closed_descriptors() {
+  constexpr std::size_t kLooksMax = 64;
   std::vector<int> closed;
-  for (const auto& [rank, link] : links_) {
+  auto at = links_.lower_bound(next_to_look_at_);
+  for (std::size_t i = 0; i < std::min(links_.size(), kLooksMax); ++i, ++at) {
+    if (at == links_.end()) at = links_.begin();
+    const auto& [rank, link] = *at;
     if (identity_of(link.fd.get()) != link.identity) closed.push_back(rank);
+    next_to_look_at_ = rank + 1;
   }
   for (const int rank : closed) {
     links_.at(rank).fd.release();

@@ -156,6 +156,7 @@ class Watch {
   Log log_;
   std::vector<Sight> sights_;
   std::vector<std::uint64_t> received_;  // by data link, as last seen
+  int next_to_look_at_ = 0;              // the rank whose link find_closed_descriptors() has next
 
   std::mutex mutex_;  // guards inbox_, beacons_ and ending_
   std::vector<Frame> inbox_;

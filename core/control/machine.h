@@ -118,11 +118,12 @@ class Machine {
     bool gone = false;  // its process ended
     std::optional<Suspicion> suspicion;
 
-    Nanos life_at = 0;   // the last sign of life
-    Nanos beat_at = 0;   // the last frame
-    Nanos heard_at = 0;  // the same, in the time in which this rank could hear
-    Nanos data_at = 0;   // the last data, of which this rank or another knows
-    Nanos acked_at = 0;  // when its host last had acknowledged everything
+    Nanos life_at = 0;    // the last sign of life
+    Nanos beat_at = 0;    // the last frame
+    Nanos heard_at = 0;   // the same, in the time in which this rank could hear
+    Nanos silent_at = 0;  // when a review last found no sign of life for long
+    Nanos data_at = 0;    // the last data, of which this rank or another knows
+    Nanos acked_at = 0;   // when its host last had acknowledged everything
     char process = 0;
     Nanos status_at = 0;  // 0: none yet
     Nanos moved_at = 0;   // when its status last told of another operation, or the end of one

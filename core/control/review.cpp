@@ -217,7 +217,7 @@ void Machine::review_silence(Nanos now, Actions& actions) {
 
 void Machine::review_silence_of(int rank, Nanos now, Actions& actions) {
   if (!is_judged_here(rank)) return;
-  const Member& peer = member(rank);
+  Member& peer = member(rank);
   if (silence_of(rank, now) >= limits_.silence) {
     Verdict verdict = silent_verdict(rank, now);
     // If rank 0 is only slow, it shall know that it was given up.
@@ -227,7 +227,9 @@ void Machine::review_silence_of(int rank, Nanos now, Actions& actions) {
     return decide(std::move(verdict), actions);
   }
   if (!is_silent(rank, now)) {
-    const bool is_cut = !peer.link_up || now - peer.heard_at >= limits_.hint;
+    // A rank that has just come back sends data before its next beat.
+    const bool is_back = peer.silent_at != 0 && now - peer.silent_at < hint_after();
+    const bool is_cut = !peer.link_up || (now - peer.heard_at >= limits_.hint && !is_back);
     if (!is_cut && is_about_silence(peer.hint)) end_hint(rank, actions);
     if (is_cut && peer.hint != HintKind::kCut) {
       show({HintKind::kCut, rank, shape_.rank,
@@ -236,6 +238,7 @@ void Machine::review_silence_of(int rank, Nanos now, Actions& actions) {
     }
     return;
   }
+  peer.silent_at = now;
   const HintKind kind = host_answers(rank, now) ? HintKind::kFrozen : HintKind::kUnreachable;
   if (peer.hint == kind) return;
   show({kind, rank, shape_.rank, silent_verdict(rank, now).cause, signs(rank, now), 0}, now,

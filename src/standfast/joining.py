@@ -137,7 +137,7 @@ def _core_of(who: identity.Identity, chosen: Settings, formation: Formation) -> 
         topology=chosen.topology,
         ranks_here=formation.ranks_here,
         limits_s=(
-            chosen.heartbeat_s,
+            chosen.heartbeat_for(who.size),
             chosen.hint_s,
             chosen.silence_s,
             chosen.progress_s,

@@ -19,6 +19,9 @@ T = TypeVar("T")
 KEY_BYTES_MIN = 16
 LIMIT_S_MIN = 1.0
 HEARTBEAT_S = 0.5
+# In groups of more than MANY ranks rank 0 has so many links that it listens less often.
+MANY = 64
+HEARTBEAT_MANY_S = 1.0
 HINT_S = 3.0
 SILENCE_S = 20.0
 # Limits that are not given keep these distances from those that are.
@@ -181,7 +184,8 @@ class Settings:
         seconds,
         "STANDFAST_HEARTBEAT_S",
         shared=True,
-        meaning="time between two heartbeats on a control link; less by default if hint_s is",
+        meaning="time between two heartbeats on a control link; less by default if hint_s is; the"
+        f" default is {HEARTBEAT_MANY_S:g} in groups of more than {MANY} ranks",
     )
     hint_s: float = setting(
         HINT_S,
@@ -300,6 +304,12 @@ class Settings:
         problem = disorder(self)
         if problem:
             raise ConfigError(problem)
+
+    def heartbeat_for(self, size: int) -> float:
+        """Return the time between two heartbeats in a group of `size` ranks, in seconds."""
+        if size <= MANY or self.heartbeat_s != HEARTBEAT_S:
+            return self.heartbeat_s
+        return max(self.heartbeat_s, min(HEARTBEAT_MANY_S, HEARTBEAT_SHARE * self.hint_s))
 
 
 def disorder(settings: Settings) -> str | None:

@@ -276,6 +276,28 @@ TEST_CASE("review: back in time") {
   CHECK(rig.count(FrameType::kHintOver, 2) == 1);
 }
 
+// A rank that goes on after a pause sends data at once, and its next beat a little later: its
+// control link is not cut.
+TEST_CASE("review: data before the next beat") {
+  Rig rig(0, 3);
+  rig.run(5 * kSecond);
+  rig.peer(1).beats = false;
+  rig.run(4 * kSecond);
+  REQUIRE(rig.hint_of(1) == HintKind::kFrozen);
+  rig.peer(1).sends_data = true;
+  rig.run(1 * kSecond);
+  CHECK(rig.hints.empty());
+  SUBCASE("the beat comes") {
+    rig.peer(1).beats = true;
+    rig.run(10 * kSecond);
+    CHECK(rig.hints.empty());
+  }
+  SUBCASE("the beat does not come") {
+    rig.run(3 * kSecond);
+    CHECK(rig.hint_of(1) == HintKind::kCut);
+  }
+}
+
 // Data counts as life, whoever sees it: rank 0 asks the others about a rank that is silent.
 TEST_CASE("review: data is life") {
   Rig own(0, 3);

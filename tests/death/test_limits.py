@@ -155,5 +155,5 @@ def test_frozen_for_longer(nursery: Nursery) -> None:
         for rank in range(4):
             for line in case.text(rank).splitlines():  # hints, and nothing else
                 assert line.startswith(f"standfast: rank {rank}: "), case.story()
-                known = r" is (frozen|late|wedged|cut): | is back$|: waiting for "
+                known = r" is (frozen|late|wedged): | is back$|: waiting for "
                 assert re.search(known, line), line

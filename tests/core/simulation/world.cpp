@@ -166,8 +166,8 @@ void World::tick(int rank, Nanos asked) {
       if (to.is_open && acknowledged) here.sights[index(peer)].acked_at = now_;
     }
     if (here.data_came) here.sights[index(left_of(rank))].data_at = now_;
-    if (here.data_came && plan_.is_mesh) {
-      for (Sight& sight : here.sights) sight.data_at = now_;
+    for (int peer = 0; here.data_came && plan_.is_mesh && peer < size(); ++peer) {
+      if (!is_data_cut(rank, peer)) here.sights[index(peer)].data_at = now_;
     }
     here.data_came = false;
     event.frame.status = status_of(rank);
@@ -220,8 +220,8 @@ void World::note_hint(int rank, const Hint& hint) {
   note(static_cast<std::uint64_t>(hint.kind) << 40 ^ index(hint.rank));
   Nanos& first = node(rank).hint_at[index(hint.rank)];
   first = std::min(first, now_);
-  const bool is_silence = hint.kind == HintKind::kFrozen || hint.kind == HintKind::kUnreachable;
-  if (!is_silence || rank != hint.reporter) return;
+  const bool is_progress = hint.kind == HintKind::kLate || hint.kind == HintKind::kWedged;
+  if (is_progress || rank != hint.reporter) return;
   const Node& accused = node(hint.rank);
   // What is said after the trouble is on its way for a moment.
   const Nanos before = now_ - 2 * plan_.delay - kMillisecond;
