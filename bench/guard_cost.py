@@ -1,12 +1,14 @@
 """What guard and watch cost where nothing fails: instruction counts, and times in pairs.
 
-Builds bench/guard_cost.cpp twice, as always and with the guard compiled out, and prints for each
-size the median of the ratios of alternating runs. See README.md beside this.
+Builds the core, its Python module and bench/guard_cost.cpp twice, as always and with the guard
+compiled out, and prints for each size the median of the ratios of alternating runs: as a caller in
+Python sees it, and of the core alone. See README.md beside this.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import statistics
@@ -35,24 +37,36 @@ def main() -> None:
         )
     else:
         print("valgrind is missing: instructions are not counted", file=sys.stderr)
-    print("| all_sum, 2 ranks, shm | guarded, ns | without, ns | median of the ratios |")
-    print("|---|---|---|---|")
-    for size in SIZES:
-        pairs = [
-            (time(guarded, size, arguments.seconds), time(unguarded, size, arguments.seconds))
-            for _ in range(arguments.pairs)
-        ]
-        ratio = statistics.median(a / b for a, b in pairs)
-        with_guard, without = (statistics.median(side) for side in zip(*pairs, strict=True))
-        print(f"| {size} B | {with_guard:.0f} | {without:.0f} | {ratio:.3f} |", flush=True)
+    for title, time in (("through Python", time_calls), ("the core alone", time_core)):
+        print(f"| all_sum, 2 ranks, shm, {title} | guarded, ns | without, ns | median ratio |")
+        print("|---|---|---|---|")
+        for size in SIZES:
+            pairs = [
+                (time(guarded, size, arguments.seconds), time(unguarded, size, arguments.seconds))
+                for _ in range(arguments.pairs)
+            ]
+            ratio = statistics.median(a / b for a, b in pairs)
+            with_guard, without = (statistics.median(side) for side in zip(*pairs, strict=True))
+            print(f"| {size} B | {with_guard:.0f} | {without:.0f} | {ratio:.3f} |", flush=True)
 
 
 def build(folder: Path, flag: str) -> Path:
-    """Compile the core with a flag, and the program with it."""
+    """Compile the core with a flag, and around it the program, and a package beside that."""
     folder.mkdir(parents=True, exist_ok=True)
-    configure = ["cmake", "-S", ROOT, "-B", folder, f"-DCMAKE_CXX_FLAGS={flag}"]
-    run([*configure, "-DSTANDFAST_MODULE=OFF", "-DCMAKE_BUILD_TYPE=Release"])
-    run(["cmake", "--build", folder, "--target", "standfast_core", "-j2"])
+    nanobind = run([sys.executable, "-m", "nanobind", "--cmake_dir"]).strip()
+    configure = ["cmake", "-S", ROOT, "-B", folder, f"-DCMAKE_CXX_FLAGS={flag}", "-G", "Ninja"]
+    python = [f"-DPython_EXECUTABLE={sys.executable}", f"-Dnanobind_ROOT={nanobind}"]
+    run([*configure, *python, "-DCMAKE_BUILD_TYPE=Release"])
+    run(["cmake", "--build", folder, "--target", "_core", "-j2"])
+    package = folder / "python" / "standfast"
+    shutil.copytree(
+        ROOT / "src" / "standfast",
+        package,
+        ignore=shutil.ignore_patterns("*.so", "_sentinel", "__pycache__"),
+        dirs_exist_ok=True,
+    )
+    for made in (*folder.glob("_core*.so"), *folder.glob("_sentinel")):
+        shutil.copy(made, package)
     program = folder / "guard_cost"
     source = ROOT / "bench" / "guard_cost.cpp"
     archives = [str(path) for path in folder.rglob("libstandfast_core.a")]
@@ -74,15 +88,29 @@ def count(program: Path) -> float:
     return (totals[1] - totals[0]) / OPERATIONS
 
 
-def time(program: Path, size: int, seconds: float) -> float:
-    """Return nanoseconds per operation."""
-    return float(run([str(program), "time", str(size), str(seconds)]))
+def time_core(program: Path, size: int, seconds: float) -> float:
+    """Return nanoseconds per call of the core."""
+    return float(run([program, "time", str(size), str(seconds)]))
 
 
-def run(command: list[str | Path]) -> str:
+def time_calls(program: Path, size: int, seconds: float) -> float:
+    """Return nanoseconds per call from Python."""
+    rank = [sys.executable, ROOT / "bench" / "rank_guard.py", str(size), str(seconds)]
+    package = {"PYTHONPATH": str(program.parent / "python"), "OPENBLAS_NUM_THREADS": "1"}
+    said = run([sys.executable, "-m", "standfast", "run", "-n", "2", "--", *rank], package)
+    found = re.search(r"ns ([\d.]+)", said)
+    assert found, f"no time in what the ranks said: {said}"
+    return float(found[1])
+
+
+def run(command: list[str | Path], environment: dict[str, str] | None = None) -> str:
     """Run a command; if it fails, say what it said."""
     done = subprocess.run(
-        [str(part) for part in command], check=False, capture_output=True, text=True
+        [str(part) for part in command],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **(environment or {})},
     )
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}: status {done.returncode}\n{done.stderr[-2000:]}")

@@ -27,7 +27,7 @@ namespace {
 
 using namespace standfast;
 
-constexpr Nanos kBeat = 500 * kMillisecond;
+constexpr Nanos kBeat = 1 * kSecond;  // what groups of so many ranks have by default
 constexpr int kShares = 100;  // of a beat's time: how finely the ranks' beats are spread
 
 int checked(int result, const char* call) {
