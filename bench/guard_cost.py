@@ -18,7 +18,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SIZES = [8, 1024, 32 * 1024, 64 * 1024, 64 * 1024 * 1024]
-OPERATIONS = 20_000
 
 
 def main() -> None:
@@ -30,11 +29,13 @@ def main() -> None:
     guarded = build(ROOT / "build" / "guarded", "")
     unguarded = build(ROOT / "build" / "unguarded", "-DSTANDFAST_UNGUARDED")
     if shutil.which("valgrind"):
-        with_guard, without = count(guarded), count(unguarded)
-        print(
-            f"instructions of an 8 B send and its recv: {with_guard:.0f} guarded,"
-            f" {without:.0f} without: {with_guard - without:+.0f}"
-        )
+        for title, counted in (("through Python", count_calls), ("the core alone", count_core)):
+            with_guard, without = counted(guarded), counted(unguarded)
+            print(
+                f"instructions of an 8 B send and its recv, {title}: {with_guard:.0f} guarded,"
+                f" {without:.0f} without: {100 * (with_guard / without - 1):+.2f} %",
+                flush=True,
+            )
     else:
         print("valgrind is missing: instructions are not counted", file=sys.stderr)
     for title, time in (("through Python", time_calls), ("the core alone", time_core)):
@@ -75,17 +76,36 @@ def build(folder: Path, flag: str) -> Path:
     return program
 
 
-def count(program: Path) -> float:
+def count_core(program: Path) -> float:
+    """Return the instructions of the core per operation."""
+    return count(program, [program, "count"], 20_000)
+
+
+def count_calls(program: Path) -> float:
+    """Return the instructions per operation from Python."""
+    return count(program, [sys.executable, ROOT / "bench" / "count_guard.py"], 2_000)
+
+
+def count(program: Path, command: list[str | Path], operations: int) -> float:
     """Return the instructions per operation: of twice as many operations less those of once."""
     totals = []
-    for operations in (OPERATIONS, 2 * OPERATIONS):
-        out = program.with_name("callgrind.out")
-        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}"]
-        run([*command, str(program), "count", str(operations)])
+    out = program.with_name("callgrind.out")
+    valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}"]
+    for times in (1, 2):
+        run([*valgrind, *command, str(times * operations)], package_of(program))
         found = re.search(r"^(?:totals|summary): (\d+)", out.read_text(), re.MULTILINE)
         assert found, "callgrind wrote no total"
         totals.append(int(found[1]))
-    return (totals[1] - totals[0]) / OPERATIONS
+    return (totals[1] - totals[0]) / operations
+
+
+def package_of(program: Path) -> dict[str, str]:
+    """Return the environment in which Python finds the package beside a program."""
+    return {
+        "PYTHONPATH": str(program.parent / "python"),
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONHASHSEED": "0",
+    }
 
 
 def time_core(program: Path, size: int, seconds: float) -> float:
@@ -96,8 +116,8 @@ def time_core(program: Path, size: int, seconds: float) -> float:
 def time_calls(program: Path, size: int, seconds: float) -> float:
     """Return nanoseconds per call from Python."""
     rank = [sys.executable, ROOT / "bench" / "rank_guard.py", str(size), str(seconds)]
-    package = {"PYTHONPATH": str(program.parent / "python"), "OPENBLAS_NUM_THREADS": "1"}
-    said = run([sys.executable, "-m", "standfast", "run", "-n", "2", "--", *rank], package)
+    command = [sys.executable, "-m", "standfast", "run", "-n", "2", "--", *rank]
+    said = run(command, package_of(program))
     found = re.search(r"ns ([\d.]+)", said)
     assert found, f"no time in what the ranks said: {said}"
     return float(found[1])
