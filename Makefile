@@ -47,7 +47,7 @@ test: lint layering core-test pytest
 
 # build/*.inputs change exactly when the contents that they sum up do; what is made from those
 # depends on them. Unlike times, contents do not mislead after a checkout or a removed file.
-WHEEL_INPUTS := core bind src cmake CMakeLists.txt pyproject.toml README.md LICENSE
+WHEEL_INPUTS := core bind emulator src cmake CMakeLists.txt pyproject.toml README.md LICENSE
 # Two makes may run at once.
 MAKE_PID := $(shell echo $$PPID)
 NEW = $@.$(MAKE_PID)
@@ -108,10 +108,11 @@ build/dev/build.ninja: $(VENV)/group-build
 
 # The module is moved into place, never overwritten: running processes keep what they have mapped.
 dev-build: build/dev/build.ninja
-	@$(CMAKE) --build build/dev --target _core -- --quiet
-	@cd build/dev && for file in _core*.so $$(ls _sentinel 2>/dev/null); do \
-	  to=../../src/standfast; cmp -s $$file $$to/$$file || \
-	  { cp $$file $$to/.$$file && mv $$to/.$$file $$to/$$file; } done
+	@$(CMAKE) --build build/dev --target _core _librdma -- --quiet
+	@cd build/dev && for file in _core*.so emulator/_librdma.so \
+	  $$(ls _sentinel 2>/dev/null); do \
+	  to=../../src/standfast; name=$$(basename $$file); cmp -s $$file $$to/$$name || \
+	  { cp $$file $$to/.$$name && mv $$to/.$$name $$to/$$name; } done
 
 wheel: build/wheel.done
 
@@ -129,7 +130,7 @@ $(VENV)/installed: build/wheel.done $(VENV)/dependencies
 # --- checks
 
 PYTHON_FILES = $(wildcard src tests examples bench)
-CXX_FILES = $(shell find core bind tests/core -name '*.h' -o -name '*.cpp' -o -name '*.inc')
+CXX_FILES = $(shell find core bind emulator tests/core -name '*.h' -o -name '*.cpp' -o -name '*.inc')
 
 lint: $(VENV)/group-dev $(VENV)/group-test $(VENV)/dependencies
 	@$(STEP) 'ruff check' $(BIN)/ruff check --quiet $(PYTHON_FILES)
@@ -158,7 +159,7 @@ core-tsan: RUN = $(if $(shell setarch -R true 2>/dev/null && echo yes),setarch -
 # Status 2 of .ci/doctest: it is missing and cannot be installed from here. It has said so, and the
 # other checks go on.
 $(CORE_TESTS): $(VENV)/group-build
-	@.ci/doctest || { [ $$? -eq 2 ] && exit 0; exit 1; } && \
+	@.ci/doctest || { [ $$? -eq 2 ] && exit 0; exit 1; } && .ci/verbs && \
 	$(LOCK) $(STEP) '$@: build' $(MAKE) --no-print-directory build-$@ SANITIZE=$(SANITIZE) && \
 	$(AFTER) && \
 	$(STEP) '$@: run' $(RUN) build/$@/tests/core/standfast_core_tests --no-intro $(CORE_ARGS)
@@ -171,6 +172,7 @@ $(CORE_TESTS:%=build-%): build-%:
 # The installed wheel is tested, so the source tree must not be on the path.
 pytest: $(VENV)/group-test $(VENV)/mlx $(VENV)/installed
 	@.ci/network
+	@.ci/verbs
 	@echo '== pytest'
 	@env -u PYTHONPATH EXPECT_INSTALLED=1 $(BIN)/pytest -p no:cacheprovider $(PYTEST_ARGS)
 
@@ -204,5 +206,5 @@ bench: $(VENV)/group-test $(VENV)/installed
 
 clean:
 	rm -rf build dist $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	rm -f src/standfast/_core*.so src/standfast/_sentinel
+	rm -f src/standfast/_core*.so src/standfast/_librdma.so src/standfast/_sentinel
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

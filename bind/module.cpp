@@ -18,6 +18,7 @@
 #include "bind/buffer.h"
 #include "bind/machine.h"
 #include "bind/names.h"
+#include "bind/verbs.h"
 #include "core/base/error.h"
 #include "core/base/fault_hook.h"
 #include "core/fabric/shm/segment.h"
@@ -114,11 +115,13 @@ void define_descriptions(nb::module_& m) {
       .def(
           "__init__",
           [](WireBox* self, int rank, const std::string& fabric_name, int fd, int shm_fd,
-             bool first, std::string link) {
-            new (self)
-                WireBox{{rank, fabric(fabric_name), Fd(fd), Fd(shm_fd), first, std::move(link)}};
+             bool first, std::string link, RailsBox* rails) {
+            auto taken = rails != nullptr ? std::move(rails->link) : nullptr;
+            new (self) WireBox{{rank, fabric(fabric_name), Fd(fd), Fd(shm_fd), first,
+                                std::move(link), std::move(taken)}};
           },
-          nb::kw_only(), "rank"_a, "fabric"_a, "fd"_a, "shm_fd"_a, "first"_a, "link"_a);
+          nb::kw_only(), "rank"_a, "fabric"_a, "fd"_a, "shm_fd"_a, "first"_a, "link"_a,
+          "rails"_a.none() = nb::none());
   nb::class_<Request>(m, "Request")
       .def(
           "__init__",
@@ -325,6 +328,7 @@ NB_MODULE(_core, m) {
   nb::set_leak_warnings(false);
   nb::register_exception_translator(translate);
   define_segments(m);
+  define_verbs(m);
   define_descriptions(m);
   define_failure(m);
   define_pending(m);

@@ -36,7 +36,7 @@ inline Topology topology(std::string_view name) {
 }
 
 inline FabricKind fabric(std::string_view name) {
-  static const char* names[] = {"shm", "tcp"};
+  static const char* names[] = {"shm", "tcp", "verbs"};
   return named<FabricKind>(names, name, "fabric");
 }
 

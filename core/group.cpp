@@ -14,6 +14,7 @@
 #include "core/collective/algorithms.h"
 #include "core/fabric/shm/wire.h"
 #include "core/fabric/tcp/wire.h"
+#include "core/fabric/verbs/wire.h"
 
 namespace standfast {
 namespace {
@@ -87,6 +88,10 @@ std::string operation_text(const Request& request, const Tag& tag) {
 std::unique_ptr<Wire> make_wire(WireSpec spec) {
   if (spec.fabric == FabricKind::kTcp) {
     return std::make_unique<TcpWire>(spec.rank, spec.link, std::move(spec.fd));
+  }
+  if (spec.fabric == FabricKind::kVerbs) {
+    return std::make_unique<VerbsWire>(spec.rank, spec.link, std::move(spec.fd),
+                                       std::move(spec.rails));
   }
   auto mapping = std::make_shared<Mapping>(spec.shm_fd.get());
   return std::make_unique<ShmWire>(spec.rank, spec.link, std::move(spec.fd), std::move(mapping),

@@ -17,6 +17,7 @@
 #include "core/control/beacon.h"
 #include "core/control/loop.h"
 #include "core/fabric/fabric.h"
+#include "core/fabric/verbs/link.h"
 #include "core/wait/turnstile.h"
 #include "core/wait/wait.h"
 #include "core/wait/worker.h"
@@ -30,7 +31,7 @@ struct Peer {
   bool same_host;
 };
 
-enum class FabricKind : std::uint8_t { kShm, kTcp };
+enum class FabricKind : std::uint8_t { kShm, kTcp, kVerbs };
 
 struct WireSpec {
   int rank;
@@ -39,6 +40,7 @@ struct WireSpec {
   Fd shm_fd;
   bool first;
   std::string link;
+  std::unique_ptr<verbs::Link> rails = nullptr;  // of kVerbs
 };
 
 struct GroupConfig {

@@ -28,6 +28,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests import emulated
+
 ROOT = Path(__file__).resolve().parent.parent
 KILL_GRACE_S = 5.0
 
@@ -59,7 +61,8 @@ class Task:
     args: tuple[Any, ...]
     init: dict[str, Any] | None
     """Arguments of standfast.init(), or None: the function gets no group and forms its own."""
-    listen_fd: int | None = None
+    forms: bool = True
+    """False: the function gets the arguments in place of a group."""
 
 
 def task_of(
@@ -133,13 +136,15 @@ class Job:
         form: bool = True,
         env: Mapping[str, str] | None = None,
         timeout_s: float = 60.0,
+        fabric: emulated.Fabric | None = None,
     ) -> None:
         self.n = n
+        self._fabric = fabric or emulated.shared()
         self.deadline = time.monotonic() + timeout_s
         self.folder = Path(tempfile.mkdtemp(prefix="standfast-ranks-"))
         self.processes: list[subprocess.Popen[bytes]] = []
         self._env = dict(env or {})
-        self._task = task_of(function, args, (init or {}) if form else None)
+        self._task = task_of(function, args, emulated.arguments(n, init) if form else None)
 
     def __enter__(self) -> Job:
         sock, address = listener()
@@ -149,7 +154,9 @@ class Job:
         return self
 
     def _start(self, rank: int, address: str, sock: socket.socket) -> subprocess.Popen[bytes]:
-        env = rank_environment(rank, self.n, address, **self._env)
+        env = rank_environment(
+            rank, self.n, address, **{**self._fabric.environment(rank), **self._env}
+        )
         fds: tuple[int, ...] = ()
         if rank == 0:
             fds = (sock.fileno(),)
@@ -233,6 +240,7 @@ def run_ranks(
     env: Mapping[str, str] | None = None,
     timeout_s: float = 60.0,
     check: bool = True,
+    fabric: emulated.Fabric | None = None,
 ) -> list[Ended]:
     """Run function(group, *args) on n ranks and return how each ended.
 
@@ -245,8 +253,11 @@ def run_ranks(
         env: further environment variables.
         timeout_s: then every rank is killed, and AssertionError tells what each had said.
         check: assert that every rank returned.
+        fabric: of emulated Macs, one for each rank; without it that of emulated.shared().
     """
-    with Job(n, function, *args, init=init, form=form, env=env, timeout_s=timeout_s) as job:
+    with Job(
+        n, function, *args, init=init, form=form, env=env, timeout_s=timeout_s, fabric=fabric
+    ) as job:
         ended = job.wait()
     if check:
         bad = [str(rank) for rank in ended if not rank.returned or rank.status != 0]
@@ -270,19 +281,26 @@ class Pool:
         function: Callable[..., Any],
         *args: Any,
         init: dict[str, Any] | None = None,
+        form: bool = True,
         timeout_s: float = 60.0,
         check: bool = True,
     ) -> list[Ended]:
-        """Run function(group, *args) on n ranks, as run_ranks does."""
+        """Run function(group, *args) on n ranks, as run_ranks does.
+
+        With form=False it is called as function(arguments, *args), and forms its own group by
+        standfast.init(**arguments).
+        """
         assert n <= self.most
         while len(self._workers) < n:
-            self._workers.append(_Worker())
+            self._workers.append(_Worker(len(self._workers)))
         team = self._workers[:n]
         sock, address = listener()
         with sock:
             for rank, worker in enumerate(team):
-                given = {"rank": rank, "size": n, "coordinator": address, **(init or {})}
-                worker.begin(task_of(function, args, given), sock if rank == 0 else None)
+                given = {"rank": rank, "size": n, "coordinator": address}
+                given |= emulated.arguments(n, init)
+                task = dataclasses.replace(task_of(function, args, given), forms=form)
+                worker.begin(task, sock if rank == 0 else None)
         try:
             ended = _collect(team, time.monotonic() + timeout_s)
         except AssertionError:
@@ -307,12 +325,13 @@ LENGTH = struct.Struct("<I")
 class _Worker:
     """A process of a pool, and the socket over which it gets tasks and gives results."""
 
-    def __init__(self) -> None:
+    def __init__(self, rank: int) -> None:
         self.sock, theirs = socket.socketpair()
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end()
         env = rank_environment(0, 0, "")
         for name in [name for name in env if name.startswith("STANDFAST_")]:
             del env[name]
+        env |= emulated.shared().environment(rank)
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, __file__, "pool", str(theirs.fileno())],
@@ -394,6 +413,8 @@ def _call(task: Task) -> Any:
     function = find(task)
     if task.init is None:
         return function(*task.args)
+    if not task.forms:
+        return function(task.init, *task.args)
     with standfast.init(**task.init) as group:
         return function(group, *task.args)
 

@@ -68,6 +68,8 @@ class Wire {
   // The descriptor to poll, and whether readability (or else writability) wakes this half.
   virtual int poll_fd() const = 0;
   virtual bool wakes_by_reading(Half half) const = 0;
+  // Data comes without waking anybody: whoever waits has to look, again and again.
+  virtual bool must_be_polled() const { return false; }
   // From here on until awake() the peer rings when this half can go on. Check again before
   // sleeping.
   virtual void asleep(Half half) = 0;

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sched.h>
+#include <time.h>
 
 #include <algorithm>
 #include <thread>
@@ -14,6 +15,9 @@ namespace {
 // About a microsecond.
 constexpr int kSpinsMin = 20;
 constexpr Nanos kSleepMax = 100 * kMillisecond;
+// Where data wakes nobody: a nap is an eighth of the wait so far, within these limits.
+constexpr Nanos kNapMin = 50 * kMicrosecond;
+constexpr Nanos kNapMax = 200 * kMicrosecond;
 // Signals are looked at this often while we are awake; asleep they interrupt the poll.
 constexpr Nanos kSignalEvery = 50 * kMillisecond;
 
@@ -121,6 +125,12 @@ Outcome Waiter::slumber(Wire& wire, Half half, Try attempt, Nanos since) {
 
 // Sleeps until the wire, a wire with frames to send, the bell or a signal, but at most kSleepMax.
 bool Waiter::doze(Wire& wire, Half half, Nanos since) {
+  if (must_nap(wire)) {
+    if (board_ != nullptr) board_->waits_for(wire.peer(), since);
+    const bool signalled = nap(now_ns() - since);
+    if (board_ != nullptr) board_->looks(wire.peer(), since, now_ns());
+    return signalled;
+  }
   constexpr int kPollMax = 256;
   pollfd fds[kPollMax];
   int count = 0;
@@ -145,6 +155,22 @@ bool Waiter::doze(Wire& wire, Half half, Nanos since) {
   if (fds[0].revents != 0) bell_.silence();
   if (fds[1].revents != 0 && wire.answer_bell(half)) neighbour_.ring();
   return false;
+}
+
+// One such wire is enough: it must be moved on.
+bool Waiter::must_nap(const Wire& wire) const {
+  if (wire.must_be_polled()) return true;
+  return pumps_ && std::any_of(wires_.begin(), wires_.end(), [](const auto& other) {
+           return other && other->sending() && other->must_be_polled();
+         });
+}
+
+// The abort word is looked at after each nap, so the bell need not end one. True if a signal did.
+bool Waiter::nap(Nanos waited) const {
+  const Nanos left = std::max<Nanos>(0, limits_.deadline - now_ns());
+  const Nanos span = std::min(std::clamp(waited / 8, kNapMin, kNapMax), left);
+  const timespec rest = {0, span};
+  return nanosleep(&rest, nullptr) != 0;
 }
 
 Outcome Waiter::pump() {

@@ -123,6 +123,8 @@ class Waiter {
   bool interrupted(Nanos now, bool at_once = false);
   // True if a signal cut it short.
   bool doze(Wire& wire, Half half, Nanos since);
+  bool must_nap(const Wire& wire) const;
+  bool nap(Nanos waited) const;
 
   const AbortWord& abort_;
   const Bell& bell_;

@@ -12,6 +12,7 @@ native core comes by way of lazy.py, when it is first asked for; __init__.pyi sh
 from standfast.errors import (
     CollectiveMismatch,
     ConfigError,
+    FabricError,
     GroupAborted,
     GroupClosed,
     InternalError,
@@ -32,6 +33,7 @@ from standfast.lazy import __getattr__ as __getattr__
 __all__ = [
     "CollectiveMismatch",
     "ConfigError",
+    "FabricError",
     "Group",
     "GroupAborted",
     "GroupClosed",
@@ -50,6 +52,7 @@ __all__ = [
     "RendezvousError",
     "StandfastError",
     "Watch",
+    "devices",
     "init",
     "watch",
 ]

@@ -1,5 +1,6 @@
 from standfast.errors import CollectiveMismatch as CollectiveMismatch
 from standfast.errors import ConfigError as ConfigError
+from standfast.errors import FabricError as FabricError
 from standfast.errors import GroupAborted as GroupAborted
 from standfast.errors import GroupClosed as GroupClosed
 from standfast.errors import InternalError as InternalError
@@ -18,5 +19,6 @@ from standfast.group import Group as Group
 from standfast.group import init as init
 from standfast.handles import Handle as Handle
 from standfast.hints import Hint as Hint
+from standfast.rdma import devices as devices
 from standfast.watching import Watch as Watch
 from standfast.watching import watch as watch

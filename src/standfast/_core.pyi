@@ -1,6 +1,7 @@
 """The native core, as Python sees it (made by bind/). group.py and rendezvous/ call it."""
 
-from typing import final
+from collections.abc import Mapping, Sequence
+from typing import Any, final
 
 FRAME_BYTES: int
 SHM_BYTES: int
@@ -29,6 +30,44 @@ def buffer_view(
 ) -> tuple[int, int, str, tuple[int, ...], bool, bool] | None:
     """Return (address, nbytes, format, shape, c_contiguous, readonly) of a buffer, or None."""
 
+RAILS_MAX: int
+
+class VerbsError(RuntimeError):
+    """What is wrong with RDMA; args: code, text, hint, device, and the library's number or 0."""
+
+def verbs_devices(library: str) -> list[dict[str, Any]]:
+    """Describe all devices; VerbsError where there are none. library: "" for the system's."""
+
+@final
+class Rails:
+    """What carries data to one peer over RDMA; a WireSpec takes it."""
+
+@final
+class Station:
+    """This rank's RDMA devices while a group is being formed. Every call may raise VerbsError.
+
+    cells: by peer, the (device, port, address or "") of each rail. addresses() gives what the peer
+    passes to its connect(): a tuple per rail, in the order of RailEnd.
+    """
+    def __init__(
+        self, *, library: str, cells: Mapping[int, Sequence[tuple[str, int, str]]]
+    ) -> None: ...
+    def addresses(self, peer: int, *, likely: Sequence[str]) -> list[tuple[Any, ...]]: ...
+    def connect(
+        self,
+        peer: int,
+        theirs: Sequence[tuple[Any, ...]],
+        *,
+        peer_text: str,
+        key: int,
+        first: bool,
+    ) -> None: ...
+    def greet(self, peer: int) -> None: ...
+    def is_greeted(self, peer: int) -> bool: ...
+    def silent_rails(self, peer: int) -> str: ...
+    def text(self, peer: int) -> str: ...
+    def release(self, peer: int) -> Rails: ...
+
 @final
 class Peer:
     """A member of the group, as the core needs to know it."""
@@ -38,12 +77,20 @@ class Peer:
 class WireSpec:
     """A data connection that rendezvous has made; the core then owns its descriptors.
 
-    fabric: "shm" or "tcp". fd: the pair's connected stream socket (the doorbell, for shm).
+    fabric: "shm", "tcp" or "verbs". fd: the pair's connected stream socket (the doorbell, for shm).
     shm_fd: the segment, or -1. first: True on the lower rank, which sends on the first lane.
-    link: text for messages, e.g. "shm" or "tcp 10.0.0.3:41234".
+    link: text for messages, e.g. "shm" or "tcp 10.0.0.3:41234". rails: of "verbs".
     """
     def __init__(
-        self, *, rank: int, fabric: str, fd: int, shm_fd: int, first: bool, link: str
+        self,
+        *,
+        rank: int,
+        fabric: str,
+        fd: int,
+        shm_fd: int,
+        first: bool,
+        link: str,
+        rails: Rails | None = None,
     ) -> None: ...
 
 @final

@@ -193,6 +193,108 @@ def explain(code: int) -> None:
     click.echo(f"{code}: {exits.meaning(code)}")
 
 
+@cli.command(
+    epilog="""\b
+Exit status:
+  0   at least one port has a link
+  69  RDMA is not available: no verbs library, one that is too old, no device, or no link
+
+\b
+Example:
+  standfast devices --json"""
+)
+@click.option("--json", is_flag=True, help="Print one JSON object.")
+@click.pass_context
+def devices(ctx: click.Context, json: bool) -> None:
+    """List this machine's RDMA devices: ports, addresses, link layers, speeds."""
+    from standfast import rdma
+    from standfast.errors import StandfastError
+
+    try:
+        listing = rdma.listing()
+    except StandfastError as error:
+        _say_error(error, json=json)
+        ctx.exit(error.exit_code)
+    click.echo(listing.json() if json else listing.text())
+    if listing.trouble is not None:
+        click.echo(f"standfast: {listing.trouble}", err=True)
+        ctx.exit(exits.UNAVAILABLE)
+
+
+@cli.command(
+    context_settings={"allow_interspersed_args": False, "max_content_width": 100},
+    options_metavar="--macs N [OPTIONS] --",
+    short_help="Run a program on emulated Macs joined by Thunderbolt.",
+    epilog="""\b
+Exit status: as `standfast run`.
+
+\b
+Example:
+  standfast emulate --macs 4 --topology ring --cables 2 -- python train.py""",
+)
+@click.option("--macs", type=click.IntRange(1, 32), metavar="N", required=True, help="How many.")
+@click.option(
+    "--topology",
+    type=click.Choice(["mesh", "ring"]),
+    default="mesh",
+    show_default=True,
+    help="A cable between any two, or between neighbours in a circle.",
+)
+@click.option(
+    "--cables",
+    type=click.IntRange(1, 4),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Between two Macs that are joined.",
+)
+@click.option(
+    "--policy",
+    type=click.Choice(["credit", "drop", "absent-completes"]),
+    default="credit",
+    show_default=True,
+    help="What becomes of a send for which nothing is posted: it waits; it is lost; it waits unless"
+    " its receiver is gone.",
+)
+@click.option(
+    "--spin", is_flag=True, help="Empty polls never nap: as hardware, if there are cores enough."
+)
+@click.option(
+    "--timeout-s",
+    type=float,
+    callback=_above_0,
+    metavar="SECONDS",
+    help="Limit of the whole run.",
+)
+@click.option(
+    "--grace-s",
+    type=float,
+    callback=_from_0,
+    metavar="SECONDS",
+    default=3.0,
+    show_default=True,
+    help="How long the others may take to end by themselves once one has failed, before SIGTERM:"
+    " JACCL's ranks do not notice.",
+)
+@click.argument("command", nargs=-1, required=True, metavar="PROGRAM [ARGS]...")
+@click.pass_context
+def emulate(ctx: click.Context, /, command: tuple[str, ...], **options: Any) -> None:
+    """Run PROGRAM once per emulated Mac, with the environment of a JACCL rank.
+
+    The library that the program loads as librdma.dylib or libibverbs.so.1 joins the processes as
+    Apple's would join the Macs. One that fails ends all.
+    """
+    from standfast.launch.spec import LaunchError
+    from standfast.testing.emulate import run_emulated
+
+    _open_standard_streams()
+    try:
+        ctx.exit(run_emulated(command, **options))
+    except LaunchError as error:
+        _say_launch_error(error, error.status, json=False)
+        ctx.exit(error.status)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command; the entry point of the console script.
 
@@ -202,6 +304,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     cli.main(args=None if arguments is None else list(arguments), prog_name="standfast")
+
+
+def _say_error(error: Any, *, json: bool) -> None:
+    click.echo(f"standfast: {error}", err=True)
+    if json:
+        import msgspec
+
+        click.echo(msgspec.json.encode({"devices": [], "error": error.to_dict()}))
 
 
 def _say_launch_error(error: Exception, status: int, *, json: bool) -> None:

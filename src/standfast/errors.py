@@ -3,6 +3,7 @@
 StandfastError
 ├── ConfigError            (ValueError)       wrong or contradictory arguments or environment
 ├── RendezvousError                           the group could not be formed before the deadline
+│   └── FabricError                           RDMA could not be set up
 ├── PeerError              (ConnectionError)  a peer is gone or cannot be reached
 │   ├── PeerDied                              its process ended without a goodbye
 │   ├── PeerLeft                              it closed its group while others still needed it
@@ -146,6 +147,29 @@ class RendezvousError(StandfastError):
     def extra_fields(cls) -> Sequence[str]:
         """Names of the fields that this class adds."""
         return ("missing", "address", "attempts")
+
+
+class FabricError(RendezvousError):
+    """RDMA could not be set up: on one rank, and so for all.
+
+    Fields (beside rank, host and cause, which tell where and what):
+        code: the case, for programs; it never changes, e.g. ``"port_down"``.
+        device: the RDMA device, e.g. ``"rdma_en5"``.
+        error: the number that the verbs library gave, if it gave one (on macOS, and in its
+            emulation: 22 EINVAL, 60 ETIMEDOUT, 102 EOPNOTSUPP).
+        peer: the rank to which the device leads, where one is meant.
+    """
+
+    kind = "fabric"
+    code: str | None
+    device: str | None
+    error: int | None
+    peer: int | None
+
+    @classmethod
+    def extra_fields(cls) -> Sequence[str]:
+        """Names of the fields that this class adds."""
+        return (*super().extra_fields(), "code", "device", "error", "peer")
 
 
 class PeerError(StandfastError, ConnectionError):

@@ -48,7 +48,8 @@ def init(
         size: number of ranks.
         coordinator: ``host:port`` at which rank 0 listens and the others knock.
         generation: number of this attempt; it grows each time a group is formed again.
-        fabric: what carries data: "auto", "shm" or "tcp".
+        fabric: what carries data: "auto", "shm", "tcp" or "verbs" (RDMA, over the devices that the
+            setting ``devices`` names).
         topology: how collectives run: "auto", "mesh" or "ring".
         timeout_s: the one deadline for forming the group, in seconds; 60 by default.
         key: pre-shared key of at least 16 bytes, by which both ends of each connection prove
@@ -57,7 +58,8 @@ def init(
 
     Raises:
         ConfigError: arguments or environment are wrong or contradict each other.
-        RendezvousError: the group could not be formed before the deadline.
+        RendezvousError: the group could not be formed before the deadline. A FabricError if the
+            reason is RDMA.
     """
     chosen = joining.settings_of(
         {
@@ -350,7 +352,7 @@ class Group(Membership, AsyncForms):
         team = splitting.exchange(self, self._formation.peers, color, key, timeout_s)
         if team is None:
             return None
-        settings = self._settings
+        settings = team.settings(self._settings)
         if timeout_s is not None:
             settings = dataclasses.replace(settings, init_timeout_s=timeout_s)
         with team:

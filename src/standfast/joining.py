@@ -131,6 +131,7 @@ def _core_of(who: identity.Identity, chosen: Settings, formation: Formation) -> 
                 shm_fd=end.shm_fd,
                 first=end.first,
                 link=end.link,
+                rails=end.rails,
             )
             for end in formation.wires
         ],

@@ -13,6 +13,7 @@ HOMES = {
     "Handle": "standfast.handles",
     "Hint": "standfast.hints",
     "Watch": "standfast.watching",
+    "devices": "standfast.rdma",
     "init": "standfast.group",
     "watch": "standfast.watching",
 }

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
+from standfast import matrix
 from standfast.errors import ConfigError
+from standfast.matrix import Matrix
 
 T = TypeVar("T")
 
@@ -136,6 +138,13 @@ def descriptor(value: object) -> int:
     raise ValueError("must be the number of a file descriptor")
 
 
+def device_matrix(value: object) -> str | Matrix:
+    """Read the path of a device file, or take its rows."""
+    if isinstance(value, Matrix):
+        return value
+    return matrix.parse(value, "devices") if isinstance(value, (list, tuple)) else text(value)
+
+
 def secret(value: object) -> Secret:
     """Read a key of at least 16 bytes; a text stands for its UTF-8 bytes."""
     if isinstance(value, str):
@@ -161,10 +170,26 @@ class Settings:
 
     fabric: str = setting(
         "auto",
-        word("auto", "shm", "tcp"),
+        word("auto", "shm", "tcp", "verbs"),
         "STANDFAST_FABRIC",
         shared=True,
-        meaning="what carries data; auto: shm between ranks of one host, tcp between hosts",
+        meaning="what carries data; auto: shm between ranks of one host, tcp between hosts; verbs:"
+        " RDMA, and nothing else",
+    )
+    devices: str | Matrix | None = setting(  # noqa: RUF009 - a field, and its default is None
+        None,
+        device_matrix,
+        "STANDFAST_DEVICES",
+        "JACCL_IBV_DEVICES",
+        "MLX_IBV_DEVICES",
+        meaning="for fabric=verbs: JACCL's device file, or its rows; without it, the only device"
+        " with a link",
+    )
+    rdma_library: str | None = setting(
+        None,
+        text,
+        "STANDFAST_RDMA_LIBRARY",
+        meaning="the verbs library to load in place of the system's",
     )
     topology: str = setting(
         "auto",

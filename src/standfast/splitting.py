@@ -19,8 +19,10 @@ from typing import Protocol
 from standfast.endpoint import Endpoint, parse_endpoint
 from standfast.errors import RendezvousError
 from standfast.identity import Identity
+from standfast.matrix import whole
 from standfast.rendezvous import PeerInfo
 from standfast.rendezvous.listen import ANY4, ANY6, has_ipv6, open_listener
+from standfast.settings import Settings
 
 KEY_MAX = 2**63 - 1
 LOOPBACK = "127.0.0.1"
@@ -41,19 +43,30 @@ class Parent(Protocol):
 class Team:
     """The ranks of one color.
 
-    rank, size: this rank's place. coordinator: where it meets, or None for a team of one. listener:
-    the socket for that, at the team's first rank; closed on leaving the context.
+    rank: this rank's place. members: the ranks, as the parent numbers them. coordinator: where they
+    meet, or None for a team of one. listener: the socket for that, at the team's first rank; closed
+    on leaving the context.
     """
 
     rank: int
-    size: int
+    members: Sequence[int]
     coordinator: str | None
     listener: socket.socket | None
+
+    def settings(self, parent: Settings) -> Settings:
+        """Return the settings of the new group: its part of the device matrix.
+
+        Raises:
+            ConfigError: the device file has been changed, and cannot be read any more.
+        """
+        if parent.fabric != "verbs" or parent.devices is None:
+            return parent
+        return dataclasses.replace(parent, devices=whole(parent.devices).of(self.members))
 
     def identity(self, parent: Identity) -> Identity:
         """Return who this rank is in the new group."""
         return dataclasses.replace(
-            parent, rank=self.rank, size=self.size, coordinator=self.coordinator
+            parent, rank=self.rank, size=len(self.members), coordinator=self.coordinator
         )
 
     def __enter__(self) -> Team:
@@ -120,7 +133,7 @@ def exchange(
             return None
         (port,) = struct.unpack_from("<i", told, 4 * members[0])
         where = _address(peers[members[0]], port) if len(members) > 1 else None
-        return Team(members.index(parent.rank), len(members), where, listener)
+        return Team(members.index(parent.rank), members, where, listener)
     except BaseException:
         if listener is not None:
             listener.close()

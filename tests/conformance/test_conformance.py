@@ -24,7 +24,7 @@ def test_every_case_runs() -> None:
 
 @pytest.mark.parametrize("size", range(2, 9))
 @pytest.mark.parametrize("topology", ["mesh", "ring"])
-@pytest.mark.parametrize("fabric", ["shm", "tcp"])
+@pytest.mark.parametrize("fabric", ["shm", "tcp", "verbs"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_conformance(pool: Pool, family: str, fabric: str, topology: str, size: int) -> None:
     """The family's cases hold on every rank, with the same bits and the same errors."""

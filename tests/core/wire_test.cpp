@@ -18,6 +18,8 @@ using test::Shm;
 using test::Sleeper;
 using test::Tcp;
 using test::TightTcp;
+using test::Verbs;
+using test::VerbsSmall;
 using test::WirePair;
 
 const std::size_t kSizes[] = {0, 1, 31, 32, 33, 4096, kFrameBytes - 1, kFrameBytes};
@@ -53,7 +55,7 @@ std::uint32_t fill(Wire& from, std::vector<std::vector<std::byte>>& frames, std:
   return limit;
 }
 
-#define EVERY_FABRIC Shm, Tcp, TightTcp
+#define EVERY_FABRIC Shm, Tcp, TightTcp, Verbs, VerbsSmall
 
 }  // namespace
 

@@ -13,6 +13,7 @@
 #include "core/fabric/shm/wire.h"
 #include "core/fabric/tcp/wire.h"
 #include "tests/core/support.h"
+#include "tests/core/verbs_wires.h"
 
 namespace standfast::test {
 
@@ -49,6 +50,23 @@ struct Tcp {
 // Hardly a frame's head fits: every transfer is a part of one.
 struct TightTcp {
   static WirePair make() { return tcp_wires(tcp_pair(1)); }
+};
+
+struct Verbs {
+  static WirePair make() { return make(link_pair(1)); }
+  static WirePair make(LinkPair links) {
+    auto [a, b] = socket_pair();
+    return {std::make_unique<VerbsWire>(1, "rdma", std::move(a), std::move(links.a)),
+            std::make_unique<VerbsWire>(0, "rdma", std::move(b), std::move(links.b))};
+  }
+};
+// Three cables, and a device that has one queue pair for each.
+struct VerbsSmall {
+  static WirePair make() {
+    Loopback::instance().reset();
+    Loopback::instance().queue_pairs_max = 3;
+    return Verbs::make(link_pair_as_is(3));
+  }
 };
 
 // Looks at the descriptor once, as a sleeper that was woken would.
@@ -96,7 +114,9 @@ class Sleeper {
   bool sleep(Wire& wire, Half half) {
     const short events = wire.wakes_by_reading(half) ? POLLIN : POLLOUT;
     pollfd ready[2] = {{own_.fd(), POLLIN, 0}, {wire.poll_fd(), events, 0}};
-    if (poll(ready, 2, static_cast<int>(kPatience / kMillisecond)) == 0) return false;
+    const Nanos span = wire.must_be_polled() ? kMillisecond : kPatience;
+    const int count = poll(ready, 2, static_cast<int>(span / kMillisecond));
+    if (count == 0) return wire.must_be_polled();
     if (ready[0].revents != 0) own_.silence();
     if (ready[1].revents != 0 && wire.answer_bell(half)) neighbour_.ring();
     return true;

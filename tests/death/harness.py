@@ -28,6 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
+from tests import emulated
 from tests.death.measures import MEASURES, SECOND, allowance_s
 from tests.death.nursery import DUMP_SIGNAL, now_ns
 from tests.death.processes import REAP_S, Event, Nursery, Rank
@@ -136,7 +137,7 @@ class Case:
             "init": _for(self._init, rank),
             "blinding": self.blinding,
             "coordinator": self.address,
-            "env": self._env,
+            "env": {**emulated.shared().environment(rank), **self._env},
             "folder": str(self.folder),
             "fresh": self._fresh,
             "own_process_group": self._forks,
@@ -225,9 +226,13 @@ class Case:
                 self.until(f"rank {rank} sleeps", lambda r=rank: self._sleeps(r))  # type: ignore[misc]
 
     def _sleeps(self, rank: int) -> bool:
-        self.nursery.pump(0.002)
-        assert self.ranks[rank].status is None, f"rank {rank} has ended\n{self.story()}"
-        return self.state(rank) == "S"
+        for _ in range(10):
+            self.nursery.pump(0.002)
+            assert self.ranks[rank].status is None, f"rank {rank} has ended\n{self.story()}"
+            # Where data wakes nobody, a wait is a chain of naps.
+            if self.state(rank) == "S":
+                return True
+        return False
 
     def text(self, rank: int, kind: str = "err") -> str:
         """Return what a rank has written to stderr ("err") or stdout ("out")."""

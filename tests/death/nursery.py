@@ -24,6 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests import emulated
+
 ROOT = Path(__file__).resolve().parents[2]
 LENGTH = struct.Struct("<I")
 FDS_MAX = 2
@@ -110,7 +112,8 @@ class Here:
         """Form the group."""
         import standfast
 
-        return standfast.init(**{**self.init_args, **more, **self.blinding})
+        given = {**self.init_args, **more, **self.blinding}
+        return standfast.init(**emulated.arguments(given.get("size", self.size), given))
 
 
 Scenario = Callable[[Here], None]

@@ -8,7 +8,7 @@ from tests.death.harness import Case
 from tests.death.judge import PROMISE_S, check_aftermath
 from tests.death.processes import Nursery
 
-FABRICS = ("shm", "tcp")
+FABRICS = ("shm", "tcp", "verbs")
 
 CODE = """
     group = here.init()

@@ -103,7 +103,7 @@ def test_long_and_loaded(nursery: Nursery) -> None:
         other.finish()
 
 
-@pytest.mark.parametrize("fabric", ["shm", "tcp"])
+@pytest.mark.parametrize("fabric", ["shm", "tcp", "verbs"])
 def test_idle(nursery: Nursery, fabric: str) -> None:
     """Idle for ten times the limits, with one late thread; then work goes on. Not a word."""
     code = """

@@ -13,7 +13,7 @@ from tests.death.judge import PROMISE_S, check_aftermath, check_death
 from tests.death.nursery import now_ns
 from tests.death.processes import Nursery
 
-FABRICS = ("shm", "tcp")
+FABRICS = ("shm", "tcp", "verbs")
 
 
 @pytest.mark.parametrize("victim", range(4))

@@ -14,7 +14,7 @@ from tests.death.judge import check_aftermath
 from tests.death.operations import MIXED
 from tests.death.processes import Nursery
 
-FABRICS = ("shm", "tcp")
+FABRICS = ("shm", "tcp", "verbs")
 SHORTEST = {"silence_s": 1.0, "progress_s": 1.0}
 """hint_s and heartbeat_s follow: 0.5 and 0.17 s."""
 VERDICT_S = 3.0

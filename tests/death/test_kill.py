@@ -17,7 +17,7 @@ from tests.death.operations import MAIN, MIXED, OPS, waits_in
 from tests.death.processes import Nursery
 
 SIZE = 4
-FABRICS = ("shm", "tcp")
+FABRICS = ("shm", "tcp", "verbs")
 TOPOLOGIES = ("mesh", "ring")
 
 

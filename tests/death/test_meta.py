@@ -44,7 +44,7 @@ BLINDED = """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks by the system call's number")
-@pytest.mark.parametrize("fabric", ["shm", "tcp"])
+@pytest.mark.parametrize("fabric", ["shm", "tcp", "verbs"])
 def test_blinded(nursery: Nursery, fabric: str) -> None:
     """A watch that sees nothing makes the check fail: late, and with another error."""
     args = {"code": BLINDED, "victim": 1, "hidden": True}
@@ -60,7 +60,7 @@ def test_blinded(nursery: Nursery, fabric: str) -> None:
         case.finish(1)
 
 
-@pytest.mark.parametrize("fabric", ["shm", "tcp"])
+@pytest.mark.parametrize("fabric", ["shm", "tcp", "verbs"])
 def test_half_blinded(nursery: Nursery, fabric: str) -> None:
     """Without the hidden links the same check succeeds: it was they that made the difference."""
     args = {"code": BLINDED, "victim": 1, "hidden": False}

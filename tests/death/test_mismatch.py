@@ -12,7 +12,7 @@ from tests.death.judge import check_aftermath
 from tests.death.nursery import now_ns
 from tests.death.processes import Nursery
 
-FABRICS = ("shm", "tcp")
+FABRICS = ("shm", "tcp", "verbs")
 TOPOLOGIES = ("mesh", "ring")
 PROMISE_S = 2.0
 

@@ -8,7 +8,7 @@ from tests.death.harness import Case
 from tests.death.judge import PROMISE_S, check_death, check_same
 from tests.death.processes import Nursery
 
-FABRICS = ("shm", "tcp")
+FABRICS = ("shm", "tcp", "verbs")
 
 
 @pytest.mark.parametrize("fabric", FABRICS)
@@ -261,7 +261,9 @@ def test_nothing_is_left_open(nursery: Nursery, fabric: str) -> None:
         case.kill(1)
         for rank in (0, 2):
             closed = case.wait(rank, "closed")
-            assert closed["threads"] == 0, f"{closed}\n{case.story()}"
+            # The emulated library moves messages in a thread of its own, as a device does.
+            of_library = 1 if fabric == "verbs" else 0
+            assert closed["threads"] <= of_library, f"{closed}\n{case.story()}"
             left = [name for name in closed["left"] if "listen" not in name]
             if rank == 0:  # the coordinator's listener is the launcher's, and stays
                 left = [name for name in left if not name.startswith("socket")]

@@ -11,7 +11,7 @@ from tests.death.judge import PROMISE_S, check_aftermath, check_death
 from tests.death.operations import OPS
 from tests.death.processes import Nursery
 
-FABRICS = ("shm", "tcp")
+FABRICS = ("shm", "tcp", "verbs")
 HERE_S = 0.2
 """The promise. Asserted as 1 s: what it takes is in the table."""
 ALLOWED_S = 1.0

@@ -97,7 +97,7 @@ class Generation:
                 rank,
                 program,
                 rank_environment(
-                    self._job.environ, self._formation, rank=rank, listeners=listeners
+                    self._job.environ_of(rank), self._formation, rank=rank, listeners=listeners
                 ),
                 output=self._shop.output,
                 guardian=self._shop.guardian,

@@ -22,6 +22,7 @@ class JobSpec:
         watch: a warden per rank watches its program from outside.
         json: one JSON object on stdout at the end; the ranks' stdout goes to stderr.
         environ: the launcher's own environment, which ranks inherit.
+        own_environ: what each rank's environment has besides, by rank; empty: nothing.
     """
 
     command: tuple[str, ...]
@@ -33,6 +34,12 @@ class JobSpec:
     watch: bool = False
     json: bool = False
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    own_environ: tuple[Mapping[str, str], ...] = ()
+
+    def environ_of(self, rank: int) -> Mapping[str, str]:
+        """Return what a rank's environment is made from."""
+        own = self.own_environ[rank] if self.own_environ else {}
+        return {**self.environ, **own}
 
 
 class LaunchError(Exception):

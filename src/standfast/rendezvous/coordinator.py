@@ -50,6 +50,7 @@ from standfast.rendezvous.protocol import (
 from standfast.rendezvous.routes import advertised, check_fabric
 from standfast.rendezvous.table import entry_of, peers_for, plan_for
 from standfast.rendezvous.unwired import Unwired
+from standfast.rendezvous.verbs import rails_for
 from standfast.rendezvous.wiring import Wiring
 from standfast.settings import Settings
 
@@ -224,6 +225,7 @@ class Coordinator:
             self._data,
             plan,
             self._segments,
+            rails=rails_for(self._loop, plan, self._settings),
             finished=lambda: None,
             report=lambda trouble: None,
         )

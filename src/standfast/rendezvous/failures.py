@@ -10,6 +10,7 @@ from typing import Any
 from standfast.errors import (
     BY_KIND,
     ConfigError,
+    FabricError,
     InternalError,
     PeerDied,
     PeerLeft,
@@ -25,6 +26,7 @@ ERRORS: Mapping[str, type[StandfastError]] = {
     **BY_KIND,
     ConfigError.kind: ConfigError,
     RendezvousError.kind: RendezvousError,
+    FabricError.kind: FabricError,
 }
 LATE_HINT = "start the missing ranks, or wait longer: init_timeout_s (STANDFAST_INIT_TIMEOUT_S)"
 # Fields that are about the rank that raises, and not to be told to others.

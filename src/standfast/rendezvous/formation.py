@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,9 @@ class PeerInfo:
 class WireEnd:
     """This rank's end of the wire to one peer; whoever holds it owns the descriptors.
 
-    fd: the pair's connected stream socket (the doorbell, for shm). shm_fd: the segment, or -1.
-    first: True on the lower rank. link: text for messages, e.g. "shm" or "tcp 10.0.0.3:41234".
+    fd: the pair's connected stream socket (the doorbell, for shm; for goodbyes, with RDMA). shm_fd:
+    the segment, or -1. first: True on the lower rank. link: text for messages, e.g. "shm" or
+    "tcp 10.0.0.3:41234". rails: what carries data over RDMA, else None.
     """
 
     rank: int
@@ -31,6 +32,7 @@ class WireEnd:
     shm_fd: int
     first: bool
     link: str
+    rails: Any = None
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from standfast.rendezvous.protocol import (
 from standfast.rendezvous.routes import without_scope
 from standfast.rendezvous.table import peers_for, plan_for
 from standfast.rendezvous.unwired import Unwired
+from standfast.rendezvous.verbs import rails_for
 from standfast.rendezvous.wiring import Wiring
 from standfast.settings import Settings
 
@@ -240,6 +241,7 @@ class Member:
             self._data,
             plan,
             self._segments,
+            rails=rails_for(self._loop, plan, self._settings),
             finished=lambda: self._tell(Ready()),
             report=self._tell,
         )

@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 T = TypeVar("T")
 
-VERSION = 2
+VERSION = 3
 MAGIC = b"\x89STFAST"
 OPENING = MAGIC + bytes([VERSION])
 LENGTH = struct.Struct(">I")
@@ -33,6 +33,7 @@ Text = Annotated[str, Meta(max_length=TEXT_MAX)]
 Name = Annotated[str, Meta(max_length=NAME_MAX)]
 Rank = Annotated[int, Meta(ge=0, lt=2**31)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
+Number = Annotated[int, Meta(ge=0, lt=2**32)]
 
 CONTROL = "control"
 DATA = "data"
@@ -131,6 +132,32 @@ class Attached(Struct, frozen=True, array_like=True, forbid_unknown_fields=True,
 
     ok: bool
     reason: Text
+
+
+class RailEnd(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One end of a cable that carries RDMA, as the core's RailAddress has it."""
+
+    device: Name
+    port: Annotated[int, Meta(ge=1, le=255)]
+    lid: Port
+    gid: Annotated[bytes, Meta(min_length=16, max_length=16)]
+    gid_type: Annotated[int, Meta(ge=-1, le=2)]
+    layer: Annotated[int, Meta(ge=0, le=2)]
+    type: Annotated[int, Meta(ge=2, le=3)]
+    mtu: Annotated[int, Meta(ge=1, le=5)]
+    small: Number
+    large: Number
+
+
+class Ends(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="ends"):
+    """The ends of a pair's cables at the sender; key: the lower rank's choice for both."""
+
+    ends: Annotated[list[RailEnd], Meta(min_length=1, max_length=4)]
+    key: Number
+
+
+class Linked(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="linked"):
+    """The sender has joined its ends to those it was told; messages may come to it."""
 
 
 class Trouble(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="trouble"):

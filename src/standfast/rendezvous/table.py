@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from standfast.endpoint import Endpoint
@@ -17,7 +17,7 @@ class Plan:
     """What a rank must know to make its wires.
 
     fabrics: what the pair with each peer should use. routes: the data ports of the lower ranks.
-    fallback: take tcp where shm turns out not to work.
+    fallback: take tcp where shm turns out not to work. hosts: names, by rank.
     """
 
     rank: int
@@ -26,6 +26,7 @@ class Plan:
     fabrics: Mapping[int, str]
     routes: Mapping[int, list[Endpoint]]
     fallback: bool
+    hosts: Sequence[str]
 
 
 def entry_of(hello: Hello, addresses: list[str]) -> Entry:
@@ -57,6 +58,7 @@ def plan_for(rank: int, table: Table, *, via: str, fabric: str, key: bytes | Non
             for peer, entry in enumerate(table.ranks[:rank])
         },
         fallback=fabric == "auto",
+        hosts=[entry.host for entry in table.ranks],
     )
 
 

@@ -1,4 +1,4 @@
-"""Each pair of ranks makes its wire: the higher calls the lower's data port, then shm or tcp.
+"""Each pair of ranks makes its wire: the higher calls the lower's data port, then shm, tcp, RDMA.
 
 Runs on every rank at once when the table has come, and is done when there is a wire to each peer.
 """
@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from standfast.endpoint import Endpoint
 from standfast.errors import RendezvousError
@@ -38,9 +39,28 @@ log = logging.getLogger("standfast")
 OFFER: Reader[Offer | Refused] = Reader(Offer | Refused)
 ATTACHED: Reader[Attached] = Reader(Attached)
 
-SHM, TCP = "shm", "tcp"
+SHM, TCP, VERBS = "shm", "tcp", "verbs"
 # The first report of what is missing comes after this share of the time; the next in twice that.
 REPORT_SHARE = 0.1
+
+
+class RailMaker(Protocol):
+    """What joins two ranks by RDMA; see rails.py, which needs the native core."""
+
+    def open(self) -> None:
+        """Open the devices."""
+
+    def link(self, peer: int, channel: Channel, done: Callable[[], None]) -> None:
+        """Join the rails to a peer."""
+
+    def text(self, peer: int) -> str:
+        """Name the link to a peer."""
+
+    def release(self, peer: int) -> Any:
+        """Hand the rails over."""
+
+    def abandon(self) -> None:
+        """Give everything back."""
 
 
 @dataclass
@@ -70,12 +90,14 @@ class Wiring:
         plan: Plan,
         segments: Segments,
         *,
+        rails: RailMaker | None = None,
         finished: Callable[[], None],
         report: Callable[[Trouble], None],
     ) -> None:
         self._loop = loop
         self._plan = plan
         self._segments = segments
+        self._rails = rails
         self._finished = finished
         self._report = report
         self._pairs: dict[int, Pair] = {}
@@ -92,7 +114,13 @@ class Wiring:
         )
 
     def start(self) -> None:
-        """Call the lower ranks, and open the door to the higher."""
+        """Call the lower ranks, and open the door to the higher.
+
+        Raises:
+            ConfigError, FabricError: there is to be RDMA, and this rank cannot have it.
+        """
+        if self._rails:
+            self._rails.open()
         self._door.open()
         for rank, endpoints in self._plan.routes.items():
             call = Call(self._loop, endpoints, self._caller(rank))
@@ -126,17 +154,22 @@ class Wiring:
         """Hand the wires over, by rank; they are not this object's any more."""
         self._door.close()
         pairs = [self._pairs.pop(rank) for rank in sorted(self._pairs)]
-        return [
-            WireEnd(
-                rank=pair.rank,
-                fabric=pair.fabric,
-                fd=pair.channel.detach(),
-                shm_fd=pair.shm_fd,
-                first=self._plan.rank < pair.rank,
-                link=SHM if pair.fabric == SHM else f"tcp {pair.address}",
-            )
-            for pair in pairs
-        ]
+        return [self._wire_end(pair) for pair in pairs]
+
+    def _wire_end(self, pair: Pair) -> WireEnd:
+        link, rails = {SHM: SHM}.get(pair.fabric, f"tcp {pair.address}"), None
+        if pair.fabric == VERBS:
+            assert self._rails is not None
+            link, rails = self._rails.text(pair.rank), self._rails.release(pair.rank)
+        return WireEnd(
+            rank=pair.rank,
+            fabric=pair.fabric,
+            fd=pair.channel.detach(),
+            shm_fd=pair.shm_fd,
+            first=self._plan.rank < pair.rank,
+            link=link,
+            rails=rails,
+        )
 
     def abandon(self) -> None:
         """Let go of all memory, also of what a peer offered last, e.g. before it died."""
@@ -150,6 +183,8 @@ class Wiring:
                 self._unlink(offer.segment)
         for pair in self._pairs.values():
             self._let_go(pair)
+        if self._rails:
+            self._rails.abandon()
 
     # The lower rank's side.
 
@@ -169,6 +204,9 @@ class Wiring:
         if plan.fabrics[rank] == SHM and self._create(pair):
             channel.on_frame = lambda payload: self._attached(pair, payload)
             channel.send(frame(Offer(proof, SHM, pair.segment)))
+        elif plan.fabrics[rank] == VERBS:
+            channel.send(frame(Offer(proof, VERBS, "")))
+            self._link(pair)
         else:
             channel.hold()
             channel.send(frame(Offer(proof, TCP, "")), lambda: self._done(pair))
@@ -222,8 +260,11 @@ class Wiring:
         )
 
     def _offered(self, rank: int, channel: Channel, offer: Offer) -> None:
-        channel.hold()
         pair = self._pairs[rank] = Pair(rank, channel, _address_text(channel.sock))
+        if offer.fabric == VERBS:
+            self._link(pair)
+            return
+        channel.hold()
         if offer.fabric == TCP:
             self._done(pair)
             return
@@ -245,6 +286,12 @@ class Wiring:
         return None
 
     # Both sides.
+
+    def _link(self, pair: Pair) -> None:
+        """Go on with RDMA. Both ranks have the same setting, so both have rails."""
+        assert self._rails is not None
+        pair.fabric = VERBS
+        self._rails.link(pair.rank, pair.channel, lambda: self._done(pair))
 
     def _report_later(self, delay_s: float) -> None:
         def report() -> None:
