@@ -16,6 +16,7 @@
 
 #include "bind/beacon.h"
 #include "bind/buffer.h"
+#include "bind/jaccl.h"
 #include "bind/machine.h"
 #include "bind/names.h"
 #include "bind/verbs.h"
@@ -145,7 +146,9 @@ void define_descriptions(nb::module_& m) {
           },
           nb::kw_only(), "kind"_a, "src"_a = 0, "dst"_a = 0, "count"_a = 0, "dtype"_a = 0,
           "op"_a = "sum", "peer"_a = 0, "tag"_a = 0, "timeout_s"_a = 0.0,
-          "meta"_a = nb::bytes("", 0));
+          "meta"_a = nb::bytes("", 0))
+      .def_ro("peer", &Request::peer)
+      .def_ro("tag", &Request::tag);
 }
 
 void define_failure(nb::module_& m) {
@@ -235,7 +238,8 @@ void define_group(nb::module_& m) {
              const std::vector<std::pair<int, int>>& control, const std::vector<WireBox*>& wires,
              const std::string& topology_name, int ranks_here, const Limits_s& limits,
              double close_linger_s, bool exit_on_fault, double exit_grace_s, bool handle_sigterm,
-             bool logs, int beacon_fd, std::string sentinel) {
+             bool logs, int beacon_fd, std::string sentinel, EngineBox* jaccl,
+             std::vector<int> stock) {
             GroupConfig config = group_config(rank, size, generation, peers, control, wires);
             config.topology = topology(topology_name);
             config.ranks_here = ranks_here;
@@ -243,6 +247,8 @@ void define_group(nb::module_& m) {
             config.logs = logs;
             config.beacon = Fd(beacon_fd);
             config.sentinel = std::move(sentinel);
+            if (jaccl != nullptr) config.jaccl = std::move(jaccl->engine);
+            config.stock = std::move(stock);
             config.close_linger = from_seconds(close_linger_s);
             config.exit_on_fault = exit_on_fault;
             config.exit_grace = from_seconds(exit_grace_s);
@@ -251,7 +257,8 @@ void define_group(nb::module_& m) {
           },
           nb::kw_only(), "rank"_a, "size"_a, "generation"_a, "peers"_a, "control"_a, "wires"_a,
           "topology"_a, "ranks_here"_a, "limits_s"_a, "close_linger_s"_a, "exit_on_fault"_a,
-          "exit_grace_s"_a, "handle_sigterm"_a, "logs"_a, "beacon_fd"_a, "sentinel"_a)
+          "exit_grace_s"_a, "handle_sigterm"_a, "logs"_a, "beacon_fd"_a, "sentinel"_a,
+          "jaccl"_a.none() = nb::none(), "stock"_a = std::vector<int>{})
       .def("run",
            [](const GroupHandle& self, const Request& request) {
              return failure_or_none(run(self, request).failure);
@@ -329,6 +336,7 @@ NB_MODULE(_core, m) {
   nb::register_exception_translator(translate);
   define_segments(m);
   define_verbs(m);
+  define_jaccl(m);
   define_descriptions(m);
   define_failure(m);
   define_pending(m);

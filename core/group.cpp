@@ -72,13 +72,6 @@ bool is_receive(RequestKind kind) {
   return kind == RequestKind::kReceive || kind == RequestKind::kReceiveBytes;
 }
 
-// "0.5 s", "600 s".
-std::string seconds_text(Nanos span) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4g s", to_seconds(span));
-  return text;
-}
-
 std::string operation_text(const Request& request, const Tag& tag) {
   std::string text = describe(tag);
   if (is_receive(request.kind)) text.replace(0, 4, "recv");
@@ -100,6 +93,12 @@ std::unique_ptr<Wire> make_wire(WireSpec spec) {
 
 }  // namespace
 
+std::string seconds_text(Nanos span) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4g s", to_seconds(span));
+  return text;
+}
+
 struct Group::Side {
   Side(const Group& group, const Bell& bell, const Bell& neighbour, bool pumps,
        HalfBoard* board = nullptr)
@@ -110,7 +109,9 @@ struct Group::Side {
   Comm comm;
 };
 
-Group::Group(GroupConfig config) : config_(std::move(config)) {
+Waiter& Group::waiter_of(Side& side) { return side.waiter; }
+
+Group::Group(GroupConfig config) : config_(std::move(config)), jaccl_(std::move(config_.jaccl)) {
   const NoFork no_fork;
   const auto size = static_cast<std::size_t>(config_.shape.size);
   wires_.resize(size);
@@ -127,7 +128,10 @@ Group::Group(GroupConfig config) : config_(std::move(config)) {
       std::make_unique<Side>(*this, receiving_bell_, sending_bell_, false, &board_.receiving);
   WatchConfig watch;
   watch.shape = config_.shape;
-  watch.limits = config_.limits;
+  watch.silent = config_.stock;
+  watch.shape.is_solitary =
+      std::find(config_.stock.begin(), config_.stock.end(), 0) != config_.stock.end();
+  if (!jaccl_) watch.limits = config_.limits;  // there are no beats that could be judged
   const std::vector<int> links = links_for_sentinel();
   watch.links = std::move(config_.control);
   for (const Peer& peer : config_.peers) {
@@ -199,6 +203,7 @@ Group::~Group() {
   resign(no_fork);
   watch_.reset();
   wires_.clear();
+  jaccl_.reset();
 }
 
 void Group::dispose(std::unique_ptr<Group> group) {
@@ -305,6 +310,7 @@ Result Group::run_ticketed(const Request& request, const Turnstile::Ticket& tick
       limits.collective = tag.seq;
       limits.last_collective = &watch_->last_collective();
     }
+    if (jaccl_) bound_jaccl(limits, request, is_collective);
     side.waiter.begin(limits);
     side.comm.begin(tag);
     const bool deserted = kGuarded && watch_->leaver_before(limits.collective) >= 0;
@@ -312,7 +318,11 @@ Result Group::run_ticketed(const Request& request, const Turnstile::Ticket& tick
         kGuarded && request.kind == RequestKind::kSend && watch_->has_left(request.peer);
     outcome = deserted || takerless ? Outcome::kLeft : execute(request, side, result);
     if (kGuarded && outcome == Outcome::kOk && is_over()) outcome = Outcome::kVerdict;
-    if (outcome != Outcome::kOk) result.failure = failed(outcome, request, side);
+    if (outcome != Outcome::kOk) {
+      result.failure = failed(outcome, request, side);
+      const Half half = request.kind == RequestKind::kSend ? Half::kSending : Half::kReceiving;
+      if (jaccl_) result.failure->bytes_done = jaccl_->bytes_done(half);
+    }
     board.end();
     if (is_collective) board_.end_collective(tag.seq);
   }
@@ -356,6 +366,7 @@ Result Group::run_guarded(const Request& request, const Turnstile::Ticket& ticke
 }
 
 Outcome Group::execute(const Request& request, Side& side, Result& result) {
+  if (jaccl_) return execute_jaccl(request, side);
   Comm& comm = side.comm;
   const std::size_t bytes = request.count * dtype_bytes(request.dtype);
   const auto algorithm = [&] {
@@ -423,6 +434,11 @@ void Group::report_fault(Outcome outcome, const Side& side, const Request& reque
   const int leaver = is_collective ? watch_->leaver_before(side.comm.tag().seq) : -1;
   const int peer = wire != nullptr ? wire->peer() : leaver >= 0 ? leaver : request.peer;
   const std::string op = operation_text(request, side.comm.tag());
+  if (jaccl_) {
+    const int at_fault = side.waiter.fault_peer();
+    const int about = at_fault >= 0 ? at_fault : side.waiter.waiting_for();
+    if (report_jaccl_fault(outcome, about, side.waiter.waited(), request, op)) return;
+  }
   switch (outcome) {
     case Outcome::kLeft: return watch_->report(VerdictKind::kLeft, peer, kClosedItsGroup, false);
     case Outcome::kBroken:
@@ -528,7 +544,8 @@ void Group::program_idles() {
 
 bool Group::is_healthy() const {
   return !forked_ && !closed_.load(std::memory_order_relaxed) &&
-         !interrupted_.load(std::memory_order_relaxed) && abort_.verdict() == nullptr;
+         !interrupted_.load(std::memory_order_relaxed) && abort_.verdict() == nullptr &&
+         !watch_->has_departures();
 }
 
 std::optional<Failure> Group::failure() const {
@@ -590,6 +607,8 @@ const char* Group::close(Watch::Goodbye goodbye) {
     for (const auto& wire : wires_) {
       if (wire) wire->shut_down();
     }
+    // The next group may need its queue pairs.
+    if (alone) jaccl_.reset();
   }
   const Verdict* verdict = abort_.verdict();
   if (verdict == nullptr) return "orderly";

@@ -18,6 +18,7 @@
 #include "core/control/loop.h"
 #include "core/fabric/fabric.h"
 #include "core/fabric/verbs/link.h"
+#include "core/jaccl/engine.h"
 #include "core/wait/turnstile.h"
 #include "core/wait/wait.h"
 #include "core/wait/worker.h"
@@ -48,6 +49,10 @@ struct GroupConfig {
   std::vector<Peer> peers;
   std::vector<std::pair<int, Fd>> control;
   std::vector<WireSpec> wires;
+  // In place of wires: JACCL's protocol. The control links are its side channel then, and those to
+  // `stock` ranks are silent.
+  std::unique_ptr<jaccl::Engine> jaccl = nullptr;
+  std::vector<int> stock;
   Fd beacon;             // the memory in which the ranks of this host meet; invalid: no beacon
   std::string sentinel;  // the program that is this rank's neighbour where there is none
   Topology topology = Topology::kAuto;
@@ -75,6 +80,9 @@ enum class RequestKind : std::uint8_t {
   kReceiveBytes,
   kBarrier,
 };
+
+// "0.5 s", "600 s".
+std::string seconds_text(Nanos span);
 
 struct Request {
   RequestKind kind = RequestKind::kBarrier;
@@ -173,6 +181,12 @@ class Group final : private ForkSensitive {
   bool is_refusing() const;
   Failure refusal() const;
   Failure failed(Outcome outcome, const Request& request, Side& side);
+  // group_jaccl.cpp
+  Outcome execute_jaccl(const Request& request, Side& side);
+  void bound_jaccl(Limits& limits, const Request& request, bool is_collective) const;
+  bool report_jaccl_fault(Outcome outcome, int peer, Nanos waited, const Request& request,
+                          const std::string& op);
+  static Waiter& waiter_of(Side& side);
   void report_fault(Outcome outcome, const Side& side, const Request& request);
   Nanos verdict_limit() const;
   const Verdict* await_verdict(Nanos limit);
@@ -183,6 +197,7 @@ class Group final : private ForkSensitive {
   AbortWord abort_;
   Board board_;
   std::vector<std::unique_ptr<Wire>> wires_;  // by rank; null for this one
+  std::unique_ptr<jaccl::Engine> jaccl_;      // in place of wires
   Bell sending_bell_;
   Bell receiving_bell_;
   Bell caller_bell_;  // for threads that wait for a verdict without a side

@@ -30,7 +30,9 @@ ARROWS: dict[str, tuple[str, ...]] = {
     # A program of its own, which shares with the beacon what the word means and how one waits.
     "sentinel": ("base", "control/beacon_linux.h"),
     "collective": ("base", "reduce", "wait", "fabric"),
-    "group": ("base", "reduce", "wait", "fabric", "collective", "control", "flight"),
+    # Its own data path over RDMA, beside fabric and collective.
+    "jaccl": ("base", "reduce", "wait", "fabric"),
+    "group": ("base", "reduce", "wait", "fabric", "collective", "control", "flight", "jaccl"),
     # Rendezvous, in Python, makes the segments and the beacons' memory before there is a group.
     # The machine alone is for tests.
     "bind": ("base", "group", "fabric/shm/segment.h", "control/beacon.h", "control/machine.h"),

@@ -389,8 +389,52 @@ Watch::Link* Watch::link_to(int rank) {
   return found == links_.end() ? nullptr : &found->second;
 }
 
+std::optional<Departure> Watch::departure(int rank) const {
+  const std::lock_guard lock(departures_mutex_);
+  for (const Departure& departure : departures_) {
+    if (rank < 0 || departure.rank == rank) return departure;
+  }
+  return std::nullopt;
+}
+
+bool Watch::is_silent(int rank) const {
+  return std::find(config_.silent.begin(), config_.silent.end(), rank) != config_.silent.end();
+}
+
+bool Watch::has_loud_links() const {
+  return std::any_of(links_.begin(), links_.end(),
+                     [this](const auto& entry) { return !is_silent(entry.first); });
+}
+
+// Whatever comes is none of ours, and nobody else reads it: it makes room for the end behind it.
+void Watch::read_silent_link(Link& link) {
+  std::byte buffer[4096];
+  for (;;) {
+    const Transfer transfer = receive_some(link.fd.get(), buffer, sizeof buffer);
+    switch (transfer.kind) {
+      case Transfer::Kind::kMoved: break;
+      case Transfer::Kind::kWouldBlock: return;
+      case Transfer::Kind::kEnd: return note_departure(link.rank, "closed", 0);
+      case Transfer::Kind::kError:
+        return note_departure(link.rank, "broke: recv: " + errno_text(transfer.code),
+                              transfer.code);
+    }
+  }
+}
+
+void Watch::note_departure(int rank, std::string how, int code) {
+  if (!let_go(rank)) return;
+  {
+    const std::lock_guard lock(departures_mutex_);
+    departures_.push_back({rank, is_expiry(code), std::move(how)});
+  }
+  departed_.store(true, std::memory_order_release);
+  for (const Bell* bell : config_.bells) bell->ring();
+}
+
 // Until::kNow: what comes behind a short read makes the link ready again.
 void Watch::read_link(Link& link, Until until) {
+  if (is_silent(link.rank)) return read_silent_link(link);
   const int rank = link.rank;
   std::byte buffer[4096];
   for (;;) {
@@ -538,7 +582,7 @@ void Watch::show(const Actions& actions) {
 
 void Watch::send(int to, const Frame& frame) {
   Link* link = link_to(to);
-  if (link == nullptr) return;
+  if (link == nullptr || is_silent(to)) return;
   const std::vector<std::byte> bytes = encode(frame);
   link->out.insert(link->out.end(), bytes.begin(), bytes.end());
   flush(*link);
@@ -583,6 +627,7 @@ void Watch::begin_end() {
     frame.verdict.cause = interrupted ? "interrupted" : kClosedItsGroup;
     frame.collectives = ending_->collectives;
     for (auto& [rank, link] : links_) {
+      if (is_silent(rank)) continue;
       const std::vector<std::byte> bytes = encode(frame);
       link.out.insert(link.out.end(), bytes.begin(), bytes.end());
     }
@@ -607,7 +652,7 @@ bool Watch::is_flushed() const {
 
 bool Watch::has_ended() const {
   if (!ending_begun_) return false;
-  if (links_.empty() || now_ns() >= end_at_) return true;
+  if (!has_loud_links() || now_ns() >= end_at_) return true;
   const bool awaits_ends = abort_.verdict() == nullptr && ending_->goodbye == Goodbye::kOrderly;
   return !awaits_ends && is_flushed();
 }

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -47,6 +48,17 @@ struct WatchConfig {
   Nanos exit_grace = 0;
   bool serve_sigterm = false;
   bool logs = false;  // hints and warnings as lines on stderr
+  // Ranks that speak another protocol: nothing is ever written to their links, nothing that comes
+  // is understood, and the end alone is noted (see departure()). Who has rank 0 among them is
+  // solitary.
+  std::vector<int> silent;
+};
+
+// How the silent link to a rank ended.
+struct Departure {
+  int rank;
+  bool is_expiry;  // its host does not answer
+  std::string how;
 };
 
 class Watch {
@@ -68,6 +80,11 @@ class Watch {
   const std::atomic<std::uint32_t>& last_collective() const { return last_collective_; }
   // Who does not take part in this collective; -1 if all do. Any thread.
   int leaver_before(std::uint32_t collective) const;
+  // How the silent link to this rank ended (-1: the first of all), if it did. A rank that is done
+  // looks the same as one that died: whether it is missed is for operations to say. Any thread.
+  std::optional<Departure> departure(int rank) const;
+  // Has any? One load: asked in waits.
+  bool has_departures() const { return departed_.load(std::memory_order_acquire); }
   // What is suspected now, by rank. Any thread.
   std::vector<Hint> hints() const;
   // Waits until the count of news (hints that came or went, a verdict, the end) is another than
@@ -123,6 +140,10 @@ class Watch {
   enum class Until : bool { kNow, kEmpty };
   void read_link(Link& link, Until until = Until::kEmpty);
   bool drain_accused(const Frame& frame);
+  bool is_silent(int rank) const;
+  bool has_loud_links() const;
+  void read_silent_link(Link& link);
+  void note_departure(int rank, std::string how, int code);
   void link_ended(int rank, std::string how);
   void link_broke(int rank, int code);
   bool let_go(int rank);
@@ -175,6 +196,10 @@ class Watch {
   // The least of them. Written by the watch's thread, which then rings the bells; read by waits,
   // when they begin and whenever they wake. Release, acquire: who sees it finds its rank above.
   std::atomic<std::uint32_t> last_collective_{kEveryCollective};
+  mutable std::mutex departures_mutex_;  // guards departures_
+  std::vector<Departure> departures_;    // in their order
+  // Set by the watch's thread, read by waits. Release, acquire: who sees it finds the first.
+  std::atomic<bool> departed_{false};
   // Written by taken(), read by the watch's thread. Relaxed: the timer's grace is far longer than
   // any delay.
   std::atomic<bool> taken_{false};

@@ -153,7 +153,7 @@ void Machine::on_report(Frame report, bool drained, Nanos now, Actions& actions)
   if (!decides_here()) {
     suspect(verdict, now + kAnswerGrace);
     actions.sends.push_back({0, std::move(report)});
-  } else if (verdict.kind == VerdictKind::kMismatch && shape_.size > 2) {
+  } else if (verdict.kind == VerdictKind::kMismatch && shape_.size > 2 && !shape_.is_solitary) {
     suspect(std::move(verdict), now + kPollGrace);
     ask_all(now, actions);
   } else if (report.suspicion) {

@@ -83,6 +83,8 @@ class Machine {
     int rank;
     int size;
     std::uint32_t generation;
+    // Every rank decides for itself: the others can't be told.
+    bool is_solitary = false;
   };
   explicit Machine(Shape shape, WatchLimits limits = {});
 
@@ -132,7 +134,7 @@ class Machine {
   };
 
   // machine.cpp
-  bool decides_here() const { return shape_.rank == 0 || !member(0).link_up; }
+  bool decides_here() const { return shape_.rank == 0 || shape_.is_solitary || !member(0).link_up; }
   Member& member(int rank) { return members_[static_cast<std::size_t>(rank)]; }
   const Member& member(int rank) const { return members_[static_cast<std::size_t>(rank)]; }
   bool is_peer(int rank) const { return rank >= 0 && rank < shape_.size; }

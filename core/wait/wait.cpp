@@ -20,6 +20,8 @@ constexpr Nanos kNapMin = 50 * kMicrosecond;
 constexpr Nanos kNapMax = 200 * kMicrosecond;
 // Signals are looked at this often while we are awake; asleep they interrupt the poll.
 constexpr Nanos kSignalEvery = 50 * kMillisecond;
+// What a rank sent before its end may still be on its way.
+constexpr Nanos kGoneGrace = 100 * kMillisecond;
 
 void pause_core() {
 #if defined(__x86_64__)
@@ -171,6 +173,49 @@ bool Waiter::nap(Nanos waited) const {
   const Nanos span = std::min(std::clamp(waited / 8, kNapMin, kNapMax), left);
   const timespec rest = {0, span};
   return nanosleep(&rest, nullptr) != 0;
+}
+
+// As the waits for a wire, but that nothing can wake this one: it spins, yields, then naps.
+Outcome Waiter::poll_until(const std::function<Polled(Nanos quiet)>& attempt) {
+  Nanos quiet_since = 0;
+  Nanos quiet = 0;
+  for (int spins = 0;;) {
+    const Polled polled = attempt(quiet);
+    if (polled.turn == Turn::kDone) return Outcome::kOk;
+    if (polled.moved) quiet_since = quiet = spins = 0;
+    if (polled.turn == Turn::kNotYet && !polled.moved && ++spins < budget_.spins_max) {
+      pause_core();
+      if (kGuarded && abort_.verdict() != nullptr) return Outcome::kVerdict;
+      continue;
+    }
+    const Nanos now = now_ns();
+    if (quiet_since == 0) quiet_since = now;
+    quiet = now - quiet_since;
+    const Outcome outcome = polled_enough(polled, now, quiet);
+    if (outcome != Outcome::kPending) return outcome;
+    if (polled.moved) continue;
+    if (quiet < budget_.yielding_ns) {
+      sched_yield();
+    } else if (nap(quiet) && interrupted(now_ns(), true)) {
+      return Outcome::kInterrupted;
+    }
+  }
+}
+
+// What ends a polled wait, if anything does.
+Outcome Waiter::polled_enough(const Polled& polled, Nanos now, Nanos quiet) {
+  waiting_for_ = polled.peer;
+  if (first_wait_ns_ == 0) first_wait_ns_ = now;
+  if (polled.turn != Turn::kNotYet) {
+    fault_peer_ = polled.peer;
+    return polled.turn == Turn::kMismatch ? Outcome::kMismatch : Outcome::kBroken;
+  }
+  if (kGuarded && abort_.verdict() != nullptr) return Outcome::kVerdict;
+  if (interrupted(now)) return Outcome::kInterrupted;
+  if (quiet >= kGoneGrace && limits_.gone) fault_peer_ = limits_.gone();
+  if (fault_peer_ >= 0 || is_deserted()) return Outcome::kLeft;
+  const bool is_late = now >= limits_.deadline || quiet >= limits_.patience;
+  return is_late && !polled.moved ? Outcome::kTimeout : Outcome::kPending;
 }
 
 Outcome Waiter::pump() {

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -54,6 +55,17 @@ struct Limits {
   // A collective's number, and the last one that all ranks take part in; see Watch.
   std::uint32_t collective = 0;
   const std::atomic<std::uint32_t>* last_collective = nullptr;
+  // For poll_until(): for how long nothing may move, and which of the ranks that are needed is gone
+  // (-1: none).
+  Nanos patience = kNever;
+  std::function<int()> gone;
+};
+
+// What an attempt came to that goes over no wire.
+struct Polled {
+  Turn turn = Turn::kNotYet;
+  int peer = -1;       // for whom it waits, or who is at fault
+  bool moved = false;  // something came or went
 };
 
 class Waiter {
@@ -76,6 +88,7 @@ class Waiter {
   void begin(const Limits& limits) {
     limits_ = limits;
     fault_ = nullptr;
+    fault_peer_ = -1;
     waiting_for_ = -1;
     first_wait_ns_ = 0;
   }
@@ -92,6 +105,10 @@ class Waiter {
                                 }});
   }
 
+  // Repeats attempt(quiet) -> Polled, which wakes nobody and moves many things at once, until it is
+  // done or something ends the wait. `quiet`: for how long nothing has moved.
+  Outcome poll_until(const std::function<Polled(Nanos quiet)>& attempt);
+
   // Until no wire needs the caller's memory any more.
   Outcome flush_all();
   // Until there is a verdict, but no longer than the limit.
@@ -99,6 +116,8 @@ class Waiter {
 
   // The wire that ended the last wait, or null.
   const Wire* fault() const { return fault_; }
+  // Whose part of a polled attempt ended the last wait, or -1.
+  int fault_peer() const { return fault_peer_; }
   // The rank that the last unfinished wait was for, or -1.
   int waiting_for() const { return waiting_for_; }
   // Since the operation first had to wait.
@@ -112,6 +131,7 @@ class Waiter {
   };
 
   Outcome faulted(Turn turn, Wire& wire);
+  Outcome polled_enough(const Polled& polled, Nanos now, Nanos quiet);
   Outcome wait(Wire& wire, Half half, Try attempt);
   Outcome spin(Wire& wire, Try attempt);
   Outcome yield(Wire& wire, Try attempt, Nanos start);
@@ -136,6 +156,7 @@ class Waiter {
   HalfBoard* const board_;
   Limits limits_;
   Wire* fault_ = nullptr;
+  int fault_peer_ = -1;
   int waiting_for_ = -1;
   Nanos first_wait_ns_ = 0;
   Nanos signals_checked_ns_ = 0;

@@ -69,6 +69,33 @@ class Station:
     def release(self, peer: int) -> Rails: ...
 
 @final
+class JacclEngine:
+    """JACCL's operations over connected queue pairs; a Group takes it."""
+
+@final
+class JacclStation:
+    """This rank's queue pairs while a JACCL group is being formed. Calls may raise VerbsError.
+
+    berths: (peer, device, port, address or "") of each, in JACCL's order: for a mesh by rank, for a
+    ring all to the left, then all to the right. A record is (lid, queue pair, PSN, GID).
+    """
+    def __init__(self, *, library: str, berths: Sequence[tuple[int, str, int, str]]) -> None: ...
+    def records(self) -> list[tuple[int, int, int, bytes]]: ...
+    def connect(
+        self, berth: int, theirs: tuple[int, int, int, bytes], *, peer_text: str
+    ) -> None: ...
+    def text(self, berth: int) -> str: ...
+    def release(
+        self,
+        *,
+        rank: int,
+        size: int,
+        is_ring: bool,
+        has_large_frames: bool,
+        stock: Sequence[int],
+    ) -> JacclEngine: ...
+
+@final
 class Peer:
     """A member of the group, as the core needs to know it."""
     def __init__(self, rank: int, host: str, pid: int, same_host: bool) -> None: ...
@@ -96,6 +123,9 @@ class WireSpec:
 @final
 class Request:
     """One operation: what, from where, to where, how many elements. Unused addresses are 0."""
+
+    peer: int
+    tag: int
     def __init__(
         self,
         *,
@@ -173,6 +203,8 @@ class Group:
         logs: bool,
         beacon_fd: int,
         sentinel: str,
+        jaccl: JacclEngine | None = None,
+        stock: Sequence[int] = (),
     ) -> None: ...
     def run(self, request: Request) -> Failure | None:
         """Run one operation in this thread, without the GIL; None when it is done."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +92,7 @@ def join(
     """Meet the other ranks, and hand the connections to a core of our own."""
     formation = rendezvous.form(who, chosen, name=name, wires=wires, listener=listener, check=check)
     try:
-        core = _core_of(who, chosen, formation)
+        core = core_of(who, chosen, formation)
     except OSError as error:
         raise RendezvousError(
             f"rank {who.rank} met all ranks, but could not start its core: {error}",
@@ -113,8 +113,23 @@ def _sentinel(chosen: Settings) -> str:
     return str(program) if chosen.sentinel and program.exists() else ""
 
 
-def _core_of(who: identity.Identity, chosen: Settings, formation: Formation) -> _core.Group:
-    """Make the native group, which owns the formation's descriptors from here on."""
+def core_of(
+    who: identity.Identity,
+    chosen: Settings,
+    formation: Formation,
+    *,
+    jaccl: _core.JacclEngine | None = None,
+    stock: Sequence[int] = (),
+) -> _core.Group:
+    """Make the native group, which owns the formation's descriptors from here on.
+
+    Args:
+        who: this rank.
+        chosen: the settings.
+        formation: who the others are, and the connections to them.
+        jaccl: carries the data in place of wires; the formation's are only descriptions then.
+        stock: ranks to which nothing but JACCL's protocol may be said.
+    """
     return _core.Group(
         rank=who.rank,
         size=who.size,
@@ -134,6 +149,7 @@ def _core_of(who: identity.Identity, chosen: Settings, formation: Formation) -> 
                 rails=end.rails,
             )
             for end in formation.wires
+            if jaccl is None
         ],
         topology=chosen.topology,
         ranks_here=formation.ranks_here,
@@ -151,4 +167,6 @@ def _core_of(who: identity.Identity, chosen: Settings, formation: Formation) -> 
         logs=chosen.log_level in ("debug", "info", "warning"),
         beacon_fd=formation.beacon_fd,
         sentinel=_sentinel(chosen),
+        jaccl=jaccl,
+        stock=stock,
     )

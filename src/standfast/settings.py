@@ -8,6 +8,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
+import platform
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -18,6 +20,15 @@ from standfast.matrix import Matrix
 
 T = TypeVar("T")
 
+# What stock JACCL reads, of which the first that is there counts; see standfast.jaccl.
+JACCL_VARIABLES: Mapping[str, tuple[str, ...]] = {
+    "rank": ("JACCL_RANK", "MLX_RANK"),
+    "devices": ("JACCL_IBV_DEVICES", "MLX_IBV_DEVICES"),
+    "coordinator": ("JACCL_COORDINATOR", "MLX_JACCL_COORDINATOR"),
+    "ring": ("JACCL_RING", "MLX_JACCL_RING"),
+}
+# The macOS release with which stock began to send large messages.
+LARGE_FRAMES_SINCE = (26, 3)
 KEY_BYTES_MIN = 16
 LIMIT_S_MIN = 1.0
 HEARTBEAT_S = 0.5
@@ -198,6 +209,13 @@ class Settings:
         shared=True,
         meaning="how collectives run; auto: chosen per operation from its size and the group's",
     )
+    jaccl_frames: str = setting(
+        "auto",
+        word("auto", "26.3", "4k"),
+        "STANDFAST_JACCL_FRAMES",
+        meaning="for standfast.jaccl: messages of up to 512 KiB, as stock JACCL sends them since"
+        " macOS 26.3, or of 4 KiB, as before; auto: as stock does on this system",
+    )
     init_timeout_s: float = setting(
         60.0,
         seconds,
@@ -320,6 +338,13 @@ class Settings:
         meaning='level of the logger "standfast"',
     )
 
+    def has_large_jaccl_frames(self) -> bool:
+        """Tell which of JACCL's two frames to use; where macOS is not, the newer ones."""
+        if self.jaccl_frames != "auto":
+            return self.jaccl_frames == "26.3"
+        release = platform.mac_ver()[0]
+        return not release or _version(release) >= LARGE_FRAMES_SINCE
+
     def __post_init__(self) -> None:
         """Check the limits against each other.
 
@@ -337,6 +362,10 @@ class Settings:
         return max(self.heartbeat_s, min(HEARTBEAT_MANY_S, HEARTBEAT_SHARE * self.hint_s))
 
 
+def _version(release: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in release.split(".") if part.isdigit())
+
+
 def disorder(settings: Settings) -> str | None:
     """Say which two limits are not in the order heartbeat < hint < silence <= progress, or None."""
     names = ["heartbeat_s", "hint_s", "silence_s", "progress_s"]
@@ -351,6 +380,17 @@ def disorder(settings: Settings) -> str | None:
             below = "is above" if may_be_equal else "is not below"
             return f"{low}={small:g} {below} {high}={large:g}; the limits must grow: {order}"
     return None
+
+
+def jaccl_variables(environ: Mapping[str, str] | None = None) -> dict[str, tuple[str, str]]:
+    """Return what is set of JACCL_VARIABLES: the variable's name and its text."""
+    environ = os.environ if environ is None else environ
+    found = {}
+    for name, variables in JACCL_VARIABLES.items():
+        variable = next((each for each in variables if each in environ), None)
+        if variable is not None:
+            found[name] = (variable, environ[variable])
+    return found
 
 
 def rows() -> Iterator[Row]:
