@@ -236,12 +236,13 @@ void define_group(nb::module_& m) {
           "__init__",
           [](GroupHandle* self, int rank, int size, int generation, const std::vector<Peer>& peers,
              const std::vector<std::pair<int, int>>& control, const std::vector<WireBox*>& wires,
-             const std::string& topology_name, int ranks_here, const Limits_s& limits,
+             const std::string& topology_name, bool verify, int ranks_here, const Limits_s& limits,
              double close_linger_s, bool exit_on_fault, double exit_grace_s, bool handle_sigterm,
              bool logs, int beacon_fd, std::string sentinel, EngineBox* jaccl,
              std::vector<int> stock) {
             GroupConfig config = group_config(rank, size, generation, peers, control, wires);
             config.topology = topology(topology_name);
+            config.verify = verify;
             config.ranks_here = ranks_here;
             config.limits = watch_limits(limits);
             config.logs = logs;
@@ -256,9 +257,9 @@ void define_group(nb::module_& m) {
             new (self) GroupHandle(std::move(config));
           },
           nb::kw_only(), "rank"_a, "size"_a, "generation"_a, "peers"_a, "control"_a, "wires"_a,
-          "topology"_a, "ranks_here"_a, "limits_s"_a, "close_linger_s"_a, "exit_on_fault"_a,
-          "exit_grace_s"_a, "handle_sigterm"_a, "logs"_a, "beacon_fd"_a, "sentinel"_a,
-          "jaccl"_a.none() = nb::none(), "stock"_a = std::vector<int>{})
+          "topology"_a, "verify"_a, "ranks_here"_a, "limits_s"_a, "close_linger_s"_a,
+          "exit_on_fault"_a, "exit_grace_s"_a, "handle_sigterm"_a, "logs"_a, "beacon_fd"_a,
+          "sentinel"_a, "jaccl"_a.none() = nb::none(), "stock"_a = std::vector<int>{})
       .def("run",
            [](const GroupHandle& self, const Request& request) {
              return failure_or_none(run(self, request).failure);
@@ -344,6 +345,7 @@ NB_MODULE(_core, m) {
   define_hint(m);
   define_group(m);
   define_machine(m);
+  m.def("damage_next", [](bool on) { damages_next = on; });
   m.def("throw_in", [](const std::string& thread) {
     const bool watch = thread == "watch";
     if (!watch && thread != "worker") throw nb::value_error("no such thread");

@@ -12,6 +12,7 @@
 #include "core/base/fault_hook.h"
 #include "core/base/guard.h"
 #include "core/collective/algorithms.h"
+#include "core/collective/verify.h"
 #include "core/fabric/shm/wire.h"
 #include "core/fabric/tcp/wire.h"
 #include "core/fabric/verbs/wire.h"
@@ -104,7 +105,9 @@ struct Group::Side {
        HalfBoard* board = nullptr)
       : waiter(group.abort_, bell, neighbour, pumps,
                spin_budget(group.config_.ranks_here, usable_cores()), group.wires_, board),
-        comm(group.config_.shape.rank, group.wires_, waiter) {}
+        comm(group.config_.shape.rank, group.wires_, waiter) {
+    comm.set_verifies(group.config_.verify);
+  }
   Waiter waiter;
   Comm comm;
 };
@@ -317,6 +320,7 @@ Result Group::run_ticketed(const Request& request, const Turnstile::Ticket& tick
     const bool takerless =
         kGuarded && request.kind == RequestKind::kSend && watch_->has_left(request.peer);
     outcome = deserted || takerless ? Outcome::kLeft : execute(request, side, result);
+    if (config_.verify && outcome == Outcome::kOk) outcome = verify(request, side.comm);
     if (kGuarded && outcome == Outcome::kOk && is_over()) outcome = Outcome::kVerdict;
     if (outcome != Outcome::kOk) {
       result.failure = failed(outcome, request, side);
@@ -363,6 +367,20 @@ Result Group::run_guarded(const Request& request, const Turnstile::Ticket& ticke
   none.rank = config_.shape.rank;
   none.cause = "its worker failed: " + why;
   return {failure_now(verdict != nullptr ? *verdict : none), {}};
+}
+
+// Results that other ranks hold as well. Messages are compared where they come in; of what
+// reduce_scatter gives, no other rank has anything to compare.
+Outcome Group::verify(const Request& request, Comm& comm) const {
+  const std::size_t bytes = request.count * dtype_bytes(request.dtype);
+  const auto size = static_cast<std::size_t>(config_.shape.size);
+  switch (request.kind) {
+    case RequestKind::kAllReduce:
+    case RequestKind::kBroadcast: return verify_same(comm, request.dst, bytes);
+    case RequestKind::kAllGather: return verify_same(comm, request.dst, size * bytes);
+    case RequestKind::kAllToAll: return verify_blocks(comm, request.src, request.dst, bytes);
+    default: return Outcome::kOk;
+  }
 }
 
 Outcome Group::execute(const Request& request, Side& side, Result& result) {
@@ -465,6 +483,11 @@ void Group::report_fault(Outcome outcome, const Side& side, const Request& reque
     }
     case Outcome::kInterrupted:
       return watch_->report(VerdictKind::kLeft, here, "interrupted", false);
+    case Outcome::kDamaged: {
+      const Finding& finding = side.comm.finding();
+      return watch_->report(VerdictKind::kDigestMismatch, finding.rank, finding.text + ", in " + op,
+                            false);
+    }
     case Outcome::kLimit:
       return watch_->report(VerdictKind::kInternal, here, "no memory for the result of " + op,
                             false);

@@ -56,6 +56,7 @@ struct GroupConfig {
   Fd beacon;             // the memory in which the ranks of this host meet; invalid: no beacon
   std::string sentinel;  // the program that is this rank's neighbour where there is none
   Topology topology = Topology::kAuto;
+  bool verify = false;  // results are compared, by their digests
   int ranks_here = 1;
   WatchLimits limits;
   Nanos close_linger = 0;
@@ -174,6 +175,7 @@ class Group final : private ForkSensitive {
   Result run_guarded(const Request& request, const Turnstile::Ticket& ticket);
   bool is_over();
   Outcome execute(const Request& request, Side& side, Result& result);
+  Outcome verify(const Request& request, Comm& comm) const;
   static Tag tag_of(const Request& request);
   Tag numbered(Tag tag, const Request& request);
   Side& side_for(RequestKind kind);

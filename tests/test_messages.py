@@ -140,6 +140,14 @@ TABLE = [
         "compare shape, dtype and tag of this recv with those of its send",
     ),
     (
+        Failure(
+            "digest_mismatch", 3, 0, "rank 3 sent data of digest 1, and rank 0 has data of digest 2"
+        ),
+        errors.DigestMismatch,
+        "damaged data: rank 3 sent data of digest 1, and rank 0 has data of digest 2; seen first",
+        "memory or a device of host-b may be faulty: do not use the last results",
+    ),
+    (
         Failure("aborted", 3, 3, "out of patience"),
         errors.GroupAborted,
         "rank 3 on host-b aborted the group: out of patience; ",

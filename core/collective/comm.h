@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/bytes.h"
@@ -26,6 +28,12 @@ class Scratch {
 
  private:
   std::vector<std::byte> memory_;
+};
+
+// Damage that a verification found.
+struct Finding {
+  int rank = -1;  // whose data it is about
+  std::string text;
 };
 
 class Comm {
@@ -74,6 +82,15 @@ class Comm {
   }
   void release(int from) { wire(from).release(); }
 
+  // Are results compared? The same on all ranks.
+  bool verifies() const { return verifies_; }
+  void set_verifies(bool verifies) { verifies_ = verifies; }
+  Outcome damaged(Finding finding) {
+    finding_ = std::move(finding);
+    return Outcome::kDamaged;
+  }
+  const Finding& finding() const { return finding_; }
+
   // Until no frame needs the caller's memory any more.
   Outcome flush() { return waiter_.flush_all(); }
 
@@ -84,6 +101,8 @@ class Comm {
   Scratch scratch_;
   Tag tag_;
   std::size_t bytes_done_ = 0;
+  bool verifies_ = false;
+  Finding finding_;
 };
 
 // A reduction's loops, looked up once per operation.

@@ -1,7 +1,9 @@
-// send and recv between two ranks. An empty message is one empty frame.
+// send and recv between two ranks. An empty message is one empty frame; where the group verifies, a
+// frame with the message's digest follows.
 #include <algorithm>
 
 #include "core/collective/algorithms.h"
+#include "core/collective/verify.h"
 
 namespace standfast {
 
@@ -12,7 +14,7 @@ Outcome send(Comm& comm, int to, const std::byte* data, std::size_t bytes) {
     SF_TRY(comm.send(to, data + sent, length));
     sent += length;
   } while (sent < bytes);
-  return comm.flush();
+  return comm.verifies() ? verify_sent(comm, to, data, bytes) : comm.flush();
 }
 
 Outcome receive(Comm& comm, int from, std::byte* data, std::size_t bytes) {
@@ -22,7 +24,7 @@ Outcome receive(Comm& comm, int from, std::byte* data, std::size_t bytes) {
     SF_TRY(comm.receive(from, data + received, length));
     received += length;
   } while (received < bytes);
-  return Outcome::kOk;
+  return comm.verifies() ? verify_received(comm, from, data, bytes) : Outcome::kOk;
 }
 
 Outcome receive_bytes(Comm& comm, int from, std::size_t bytes_max, std::vector<std::byte>& blob) {

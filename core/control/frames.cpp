@@ -107,7 +107,7 @@ bool is_type(std::uint8_t type) {
 bool is_hint(std::uint8_t hint) { return hint <= static_cast<std::uint8_t>(HintKind::kCut); }
 
 bool is_kind(std::uint8_t kind) {
-  return kind <= static_cast<std::uint8_t>(VerdictKind::kInternal);
+  return kind <= static_cast<std::uint8_t>(VerdictKind::kDigestMismatch);
 }
 
 void put_status(std::vector<std::byte>& to, const Status& status) {

@@ -23,14 +23,15 @@ enum class VerdictKind : std::uint8_t {
   kAborted,
   kClosed,
   kInternal,
+  kDigestMismatch,
 };
 
 // The key of errors.BY_KIND in Python.
 constexpr const char* verdict_name(VerdictKind kind) {
   constexpr const char* kNames[] = {
-      "none",    "died",      "left",        "failed",   "unreachable",
-      "stalled", "link_lost", "no_progress", "mismatch", "message_mismatch",
-      "aborted", "closed",    "internal"};
+      "none",    "died",      "left",        "failed",         "unreachable",
+      "stalled", "link_lost", "no_progress", "mismatch",       "message_mismatch",
+      "aborted", "closed",    "internal",    "digest_mismatch"};
   return kNames[static_cast<int>(kind)];
 }
 

@@ -26,6 +26,7 @@ enum class [[nodiscard]] Outcome : std::uint8_t {
   kBroken,       // fault() ended without goodbye
   kTimeout,      // the operation's own time limit
   kInterrupted,  // a signal handler asks us to end
+  kDamaged,      // what came is not what was sent; Comm::finding() says more
   kLimit,        // a result that doesn't fit what was announced
 };
 

@@ -12,6 +12,7 @@ native core comes by way of lazy.py, when it is first asked for; __init__.pyi sh
 from standfast.errors import (
     CollectiveMismatch,
     ConfigError,
+    DigestMismatch,
     FabricError,
     GroupAborted,
     GroupClosed,
@@ -33,6 +34,7 @@ from standfast.lazy import __getattr__ as __getattr__
 __all__ = [
     "CollectiveMismatch",
     "ConfigError",
+    "DigestMismatch",
     "FabricError",
     "Group",
     "GroupAborted",

@@ -1,5 +1,6 @@
 from standfast.errors import CollectiveMismatch as CollectiveMismatch
 from standfast.errors import ConfigError as ConfigError
+from standfast.errors import DigestMismatch as DigestMismatch
 from standfast.errors import FabricError as FabricError
 from standfast.errors import GroupAborted as GroupAborted
 from standfast.errors import GroupClosed as GroupClosed

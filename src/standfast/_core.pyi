@@ -25,6 +25,9 @@ def beacon_open(*, maker: int, key: str, size: int) -> tuple[str, int]:
     The name is made of the pid `maker` and 12 hex digits. ("", -1) where there are no beacons.
     """
 
+def damage_next(on: bool) -> None:
+    """For tests: let the next comparison of results find damage."""
+
 def buffer_view(
     x: object, writable: bool
 ) -> tuple[int, int, str, tuple[int, ...], bool, bool] | None:
@@ -194,6 +197,7 @@ class Group:
         control: list[tuple[int, int]],
         wires: list[WireSpec],
         topology: str,
+        verify: bool,
         ranks_here: int,
         limits_s: tuple[float, float, float, float, float],
         close_linger_s: float,

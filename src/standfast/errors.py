@@ -13,7 +13,8 @@ StandfastError
 │   └── LinkLost                              the connection broke while the peer lives
 ├── NoProgress             (TimeoutError)     an operation's time limit ran out
 ├── CollectiveMismatch     (ValueError)       ranks are in different operations
-│   └── MessageMismatch                       a send and its recv disagree
+│   ├── MessageMismatch                       a send and its recv disagree
+│   └── DigestMismatch                        verify=True: a rank has other data than the others
 ├── GroupAborted                              somebody called group.abort(reason)
 ├── GroupClosed            (RuntimeError)     used after close(), or in a forked child
 └── InternalError          (RuntimeError)     our bug; please report it
@@ -249,6 +250,12 @@ class MessageMismatch(CollectiveMismatch):
     kind = "message_mismatch"
 
 
+class DigestMismatch(CollectiveMismatch):
+    """With ``verify=True``: what a rank has is not what another has, or sent."""
+
+    kind = "digest_mismatch"
+
+
 class GroupAborted(StandfastError):
     """Somebody called ``group.abort(reason)``; the reason is in ``cause``."""
 
@@ -281,6 +288,7 @@ BY_KIND: Mapping[str, type[StandfastError]] = {
         NoProgress,
         CollectiveMismatch,
         MessageMismatch,
+        DigestMismatch,
         GroupAborted,
         GroupClosed,
         InternalError,

@@ -163,6 +163,10 @@ def _message_mismatch(failure: Failure, place: Place) -> str:
     return f"send and recv disagree{_because(failure)}"
 
 
+def _digest_mismatch(failure: Failure, place: Place) -> str:
+    return f"damaged data{_because(failure)}"
+
+
 def _aborted(failure: Failure, place: Place) -> str:
     return f"{_who(failure.rank, place)} aborted the group{_because(failure)}"
 
@@ -190,6 +194,7 @@ _HEADLINES: Mapping[str, Callable[[Failure, Place], str]] = {
     "no_progress": _no_progress,
     "mismatch": _mismatch,
     "message_mismatch": _message_mismatch,
+    "digest_mismatch": _digest_mismatch,
     "aborted": _aborted,
     "closed": _closed,
     "internal": _unknown,
@@ -204,6 +209,7 @@ _HINTS: Mapping[str, str] = {
     "no_progress": "where more time is needed, pass timeout_s=, or progress_s= to init()",
     "mismatch": "all ranks must call the same operations in the same order, sizes and dtypes",
     "message_mismatch": "compare shape, dtype and tag of this recv with those of its send",
+    "digest_mismatch": "memory or a device of {host} may be faulty: do not use the last results",
     "closed": "form a new group with standfast.init()",
     "internal": "this is a bug in standfast; please report it",
 }

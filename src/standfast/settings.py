@@ -263,6 +263,13 @@ class Settings:
         meaning="in place of progress_s, if longer, for a rank that has begun no operation yet:"
         " it may be loading",
     )
+    verify: bool = setting(
+        False,
+        switch,
+        "STANDFAST_VERIFY",
+        shared=True,
+        meaning="results are compared between ranks by their digests: damage is DigestMismatch",
+    )
     beacon: bool = setting(
         True,
         switch,
