@@ -144,7 +144,7 @@ format: $(VENV)/group-dev
 	$(BIN)/clang-format -i $(CXX_FILES)
 
 layering: $(VENV)/group-test
-	@$(STEP) 'layering' $(BIN)/pytest -q -p no:cacheprovider tests/test_layering.py
+	@$(STEP) 'layering' $(BIN)/pytest -q --noconftest -p no:cacheprovider tests/test_layering.py
 
 core-test: $(CORE_TESTS)
 

@@ -1,9 +1,9 @@
-// What our wire costs over RDMA: a ping-pong of two processes, once bare - a receive posted, a send,
-// completions polled - and once through VerbsWire, with its numbers, credits and checksums.
+// What our wire costs over RDMA: a ping-pong of two processes, once bare - a receive posted, a
+// send, completions polled - and once through VerbsWire, with its numbers, credits and checksums.
 // Over the emulator (make dev has built it), in the top directory:
 //   make core-plain
-//   g++ -std=c++20 -O2 -I. bench/verbs.cpp build/core-plain/libstandfast_core.a -ldl -o /tmp/verbs &&
-//     /tmp/verbs src/standfast/_librdma.so
+//   g++ -std=c++20 -O2 -I. bench/verbs.cpp build/core-plain/*.a -ldl -o /tmp/verbs
+//   /tmp/verbs src/standfast/_librdma.so
 // Arguments: library [bytes, default 8] [rounds, default 100000] [most times the bare one: else
 // status 1]. Sizes above a small message's are compared with a bare large one.
 #include <sys/socket.h>
@@ -149,9 +149,7 @@ double wire_us(const std::string& library, int fd, bool first, std::size_t bytes
     insist([&] { return wire.send(tag, memory.data(), bytes); });
     insist([&] { return wire.flush(); });
   };
-  const auto receive = [&] {
-    insist([&] { return wire.receive(tag, memory.data(), bytes); });
-  };
+  const auto receive = [&] { insist([&] { return wire.receive(tag, memory.data(), bytes); }); };
   return median_us(fd, rounds, [&] {
     ++tag.seq;
     if (first) send();

@@ -46,12 +46,13 @@ Outcome Group::execute_jaccl(const Request& request, Side& side) {
 // As long as nobody has sent anything, the others may still be loading.
 void Group::bound_jaccl(Limits& limits, const Request& request, bool is_collective) const {
   const WatchLimits& own = config_.limits;
-  const bool is_starting = !is_collective || !jaccl_->has_heard();
+  const bool is_starting = !jaccl_->has_heard();
   limits.patience = own.progress == kNever
                         ? kNever
                         : std::max(own.progress, is_starting ? own.startup : Nanos{0});
   const int needed = is_collective ? -1 : request.peer;
   limits.gone = [this, needed] {
+    if (needed >= 0 && watch_->has_left(needed)) return needed;
     if (!watch_->has_departures()) return -1;
     const auto departure = watch_->departure(needed);
     return departure ? departure->rank : -1;

@@ -98,7 +98,9 @@ void fill_port(const EmulatedDevice& device, verbs::PortAttr& attributes) {
   attributes.active_width = 2;                   // 4 lanes
   attributes.active_speed = is_apple ? 32 : 64;  // EDR, HDR: 25 and 50 Gb/s per lane
   attributes.phys_state = is_active ? 5 : 3;     // link up; disabled
-  attributes.link_layer = verbs::LinkLayer::kEthernet;
+  attributes.lid = store.lid(device.port);
+  attributes.link_layer =
+      attributes.lid != 0 ? verbs::LinkLayer::kInfiniBand : verbs::LinkLayer::kEthernet;
 }
 
 void fill_device(const EmulatedDevice& device, verbs::DeviceAttr& attributes) {

@@ -24,7 +24,7 @@ constexpr std::int32_t kPortError = 10;
 
 void tell_port_change(EmulatedContext& context) {
   const Store& store = context.emulated->store();
-  if (store.header().profile != Profile::kRoce) return;
+  if (store.header().profile == Profile::kApple) return;
   const bool is_active = store.is_active(context.emulated->shared());
   if (context.was_active.exchange(is_active) == is_active) return;
   AsyncEvent event{};

@@ -18,8 +18,8 @@ constexpr Limits kAppleLimits{.queue_pairs = 10,
                               .message_frames = 4095,
                               .gather_entries = 4};
 
-// A RoCE device has far more than a test needs.
-constexpr Limits kRoceLimits{.queue_pairs = 32,
+// A network card has far more than a test needs.
+constexpr Limits kCardLimits{.queue_pairs = 32,
                              .queue_pairs_told = 32,
                              .protection_domains = 256,
                              .memory_regions = 1024,
@@ -81,8 +81,8 @@ class Parser {
     each_line([this](const Words& words) {
       if (words[0] == "profile") set_profile(words);
     });
-    plan_.limits = plan_.profile == Profile::kApple ? kAppleLimits : kRoceLimits;
-    if (plan_.profile == Profile::kRoce) plan_.policy = Policy::kDrop;
+    plan_.limits = plan_.profile == Profile::kApple ? kAppleLimits : kCardLimits;
+    if (plan_.profile != Profile::kApple) plan_.policy = Policy::kDrop;
     each_line([this](const Words& words) { take(words); });
     if (plan_.limits.memory_regions > kBudgetMax || plan_.limits.protection_domains > kBudgetMax) {
       refuse("a limit is above " + std::to_string(kBudgetMax) + ", which is the most there can be");
@@ -118,10 +118,16 @@ class Parser {
   }
 
   void set_profile(const Words& words) {
-    need(words, 2, "profile apple|roce");
-    if (words[1] != "apple" && words[1] != "roce")
-      refuse("profile '" + words[1] + "': apple or roce");
-    plan_.profile = words[1] == "apple" ? Profile::kApple : Profile::kRoce;
+    need(words, 2, "profile apple|roce|infiniband");
+    if (words[1] == "apple") {
+      plan_.profile = Profile::kApple;
+    } else if (words[1] == "roce") {
+      plan_.profile = Profile::kRoce;
+    } else if (words[1] == "infiniband") {
+      plan_.profile = Profile::kInfiniBand;
+    } else {
+      refuse("profile '" + words[1] + "': apple, roce or infiniband");
+    }
   }
 
   void take(const Words& words) {
@@ -231,7 +237,8 @@ class Parser {
     note_host(port.host);
     const std::uint64_t own = own_address(port.host, port.device);
     port.gids = parse_gid("fe80", own, plan_.profile);
-    if (second != std::string::npos) {
+    // On InfiniBand an address is that of IP over it, and in no table.
+    if (second != std::string::npos && plan_.profile != Profile::kInfiniBand) {
       const auto more = parse_gid(text.substr(second + 1), own, plan_.profile);
       port.gids.insert(port.gids.end(), more.begin(), more.end());
     }
@@ -304,7 +311,7 @@ std::vector<GidEntry> parse_gid(std::string_view text, std::uint64_t own, Profil
   } else {
     refuse("'" + std::string(text) + "' is no GID: none, fe80, fe80:HEX or an IPv4 address");
   }
-  if (profile == Profile::kApple) return {entry};
+  if (profile != Profile::kRoce) return {entry};
   GidEntry second = entry;
   entry.type = kRoceV1;
   second.type = kRoceV2;

@@ -5,6 +5,7 @@
 
 #include "emulator/clock.h"
 #include "emulator/exports.h"
+#include "emulator/nap.h"
 #include "emulator/owner.h"
 #include "emulator/transfer.h"
 
@@ -13,10 +14,9 @@ namespace {
 
 using verbs::QpState;
 
-// How often a thread finds nothing before it naps: long enough for a peer that is at work on the
-// other core, short where there are more ranks than cores.
-constexpr int kEmptyPollsBeforeNap = 500;
-constexpr std::int64_t kNapNs = 20'000;
+// How often a thread finds nothing before it naps, about 40 us: longer than a nap, else two that
+// wait for each other would nap in turn for ever; short where there are more ranks than cores.
+constexpr int kEmptyPollsBeforeNap = 1000;
 
 int hook_at(const QueuePair& pair, Call call) {
   return hook(pair.store(), nullptr, static_cast<int>(pair.device->port), call);
@@ -159,9 +159,7 @@ void nap_if_idle(const CompletionQueue& queue, bool is_empty) {
   }
   if (++empty_polls < kEmptyPollsBeforeNap) return;
   const Header& header = static_cast<EmulatedContext*>(queue.context)->emulated->store().header();
-  if (static_cast<Idle>(header.idle.load(std::memory_order_relaxed)) == Idle::kNap) {
-    sleep_ns(kNapNs);
-  }
+  if (static_cast<Idle>(header.idle.load(std::memory_order_relaxed)) == Idle::kNap) nap();
 }
 
 }  // namespace

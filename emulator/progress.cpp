@@ -63,9 +63,18 @@ void* run(void*) {
   }
 }
 
+// A child gets a copy of the lock; it must not be one that the parent's thread holds.
+void keep_lock_over_forks() {
+  static const int once =
+      pthread_atfork([] { library().mutex.lock(); }, [] { library().mutex.unlock(); },
+                     [] { library().mutex.unlock(); });
+  static_cast<void>(once);
+}
+
 }  // namespace
 
 void see_to_progress() {
+  keep_lock_over_forks();
   const std::lock_guard lock(library().mutex);
   if (library().progress_pid == getpid()) return;
   library().progress_pid = getpid();

@@ -171,34 +171,54 @@ int find_peer_port(const QueuePair& pair, const verbs::Gid& gid) {
   return -1;
 }
 
-int connect(QueuePair& pair, const QpAttr& wanted) {
+// The port at another end of this cable that has the local address; -1: none.
+int find_peer_port(const QueuePair& pair, std::uint16_t lid) {
+  const Store& store = pair.store();
+  const int cable = pair.device->shared().cable;
+  const std::size_t port = lid == 0 ? store.header().ports : lid - std::size_t{1};
+  const bool is_it = port < store.header().ports && cable >= 0 && store.port(port).cable == cable &&
+                     port != pair.device->port;
+  return is_it ? static_cast<int>(port) : -1;
+}
+
+// Which port a route leads to, or the number with which the route is refused.
+int find_route(const QueuePair& pair, const verbs::AhAttr& to, std::size_t& peer_port) {
   const Store& store = pair.store();
   const Port& port = pair.device->shared();
-  const verbs::AhAttr& to = wanted.ah_attr;
   const verbs::Gid& gid = to.grh.dgid;
+  int found = -1;
+  if (to.is_global == 0) {
+    if (store.header().profile != Profile::kInfiniBand) return darwin::kInvalid;
+    found = find_peer_port(pair, to.dlid);
+  } else {
+    if (is_zero(gid) || to.grh.sgid_index >= kGidsMax) return darwin::kInvalid;
+    const verbs::Gid own = bytes_of(entry_at(port, to.grh.sgid_index));
+    if (is_zero(own) || is_ipv4(own) != is_ipv4(gid)) return darwin::kInvalid;
+    found = find_peer_port(pair, gid);
+  }
+  if (found < 0 || !store.is_active(port)) return darwin::kTimedOut;
+  peer_port = static_cast<std::size_t>(found);
+  return 0;
+}
+
+int connect(QueuePair& pair, const QpAttr& wanted) {
+  const Store& store = pair.store();
   const bool is_apple = store.header().profile == Profile::kApple;
   const verbs::Mtu mtu_max = is_apple ? verbs::Mtu::k1024 : verbs::Mtu::k4096;
-  if (to.is_global == 0 || to.port_num != 1 || is_zero(gid)) return darwin::kInvalid;
+  if (wanted.ah_attr.port_num != 1) return darwin::kInvalid;
   if (wanted.path_mtu < verbs::Mtu::k256 || wanted.path_mtu > mtu_max) return darwin::kInvalid;
-  if (to.grh.sgid_index >= kGidsMax) return darwin::kInvalid;
-  const verbs::Gid own = bytes_of(entry_at(port, to.grh.sgid_index));
-  if (is_zero(own) || is_ipv4(own) != is_ipv4(gid)) return darwin::kInvalid;
-  const int peer_port = store.is_active(port) ? find_peer_port(pair, gid) : -1;
-  if (peer_port < 0) return darwin::kTimedOut;
-  const auto peer = static_cast<std::size_t>(peer_port);
-  const std::uint32_t number = wanted.dest_qp_num;
-  const std::uint32_t slot = (number >> 8) - 1;
-  pair.peer = Peer{};
+  std::size_t port = 0;
+  if (const int number = find_route(pair, wanted.ah_attr, port); number != 0) return number;
+  const std::uint32_t wanted_slot = (wanted.dest_qp_num >> 8) - 1;
+  const bool is_place = wanted_slot < store.header().endpoints_per_port;
+  const std::uint32_t slot = is_place ? wanted_slot : 0;
+  pair.peer.endpoint = &store.endpoint(port, slot);
+  pair.peer.arena = store.arena(port, slot);
   pair.peer.cable_epoch = pair.cable->epoch.load(std::memory_order_acquire);
-  if (slot < store.header().endpoints_per_port) {
-    pair.peer.endpoint = &store.endpoint(peer, slot);
-    pair.peer.arena = store.arena(peer, slot);
-    const std::uint32_t incarnation =
-        pair.peer.endpoint->incarnation.load(std::memory_order_acquire);
-    // Nobody is at that number: then nobody will ever be.
-    const bool is_it = number_of(slot, incarnation) == number;
-    pair.peer.incarnation = is_it ? incarnation : incarnation - 1;
-  }
+  const std::uint32_t incarnation = pair.peer.endpoint->incarnation.load(std::memory_order_acquire);
+  // Nobody is at that number: then nobody will ever be. Incarnations only grow.
+  const bool is_it = is_place && number_of(slot, incarnation) == wanted.dest_qp_num;
+  pair.peer.incarnation = is_it ? incarnation : incarnation - 1;
   return 0;
 }
 

@@ -28,7 +28,7 @@ inline constexpr std::size_t kFrameBytes = 4096;
 // Who holds a thing: process id and start time in one word; 0: nobody.
 using OwnerWord = std::uint64_t;
 
-enum class Profile : std::uint32_t { kApple, kRoce };
+enum class Profile : std::uint32_t { kApple, kRoce, kInfiniBand };
 
 // What becomes of a send for which no receive is posted, or whose receiver is gone.
 enum class Policy : std::uint32_t {

@@ -207,6 +207,11 @@ std::string Store::port_name(std::size_t index) const {
   return std::string(port(index).host) + ":" + port(index).device;
 }
 
+std::uint16_t Store::lid(std::size_t port) const {
+  const bool is_infiniband = header().profile == Profile::kInfiniBand;
+  return is_infiniband ? static_cast<std::uint16_t>(port + 1) : std::uint16_t{0};
+}
+
 bool Store::is_active(const Port& port) const {
   if (port.down.load(std::memory_order_relaxed) != 0) return false;
   if (port.cable < 0) return true;  // a port line that says "up"

@@ -36,6 +36,9 @@ class Store {
   int find_port(std::string_view name) const;
   std::string port_name(std::size_t index) const;
 
+  // A local address on InfiniBand; else 0.
+  std::uint16_t lid(std::size_t port) const;
+
   // The port's state as a program sees it.
   bool is_active(const Port& port) const;
 

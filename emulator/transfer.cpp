@@ -308,17 +308,19 @@ void after_sent(QueuePair& pair) {
   finish_send(pair, done, "sent");
 }
 
-// How many sends there are behind which a held one may go: it waits for one, or its time.
-bool held_is_due(const QueuePair& pair, bool next_has_gone) {
-  return pair.held.has_value() &&
-         (next_has_gone || pair.held->admitted || now_ns() > pair.held_until_ns);
+// Whether the message that was held back goes now: behind the next one, or when its time is up; but
+// never in the midst of another.
+bool held_is_due(QueuePair& pair) {
+  if (!pair.held.has_value()) return false;
+  if (pair.held->admitted) return true;
+  const bool is_amid = !pair.sends.empty() && pair.sends.front().admitted;
+  return !is_amid && now_ns() > pair.held_until_ns;
 }
 
 bool advance_sends(QueuePair& pair) {
   bool moved = false;
-  bool next_has_gone = false;
   while (!pair.sends.empty() || pair.held.has_value()) {
-    if (held_is_due(pair, next_has_gone)) {
+    if (held_is_due(pair)) {
       if (send_one(pair, *pair.held, true) != Sent::kMoved) return moved;
       pair.held.reset();
       moved = true;
@@ -337,7 +339,7 @@ bool advance_sends(QueuePair& pair) {
     }
     if (send_one(pair, request, false) != Sent::kMoved) return moved;
     moved = true;
-    next_has_gone = true;
+    pair.held_until_ns = 0;
     if (pair.sends.size() == before) after_sent(pair);
   }
   return moved;

@@ -33,9 +33,13 @@ ARROWS: dict[str, tuple[str, ...]] = {
     # Its own data path over RDMA, beside fabric and collective.
     "jaccl": ("base", "reduce", "wait", "fabric"),
     "group": ("base", "reduce", "wait", "fabric", "collective", "control", "flight", "jaccl"),
-    # Rendezvous, in Python, makes the segments and the beacons' memory before there is a group.
-    # The machine alone is for tests.
-    "bind": ("base", "group", "fabric/shm/segment.h", "control/beacon.h", "control/machine.h"),
+    # Rendezvous, in Python, makes the segments, the beacons' memory, and what goes over RDMA before
+    # there is a group. The machine alone is for tests.
+    "bind": (
+        *("base", "group", "fabric/shm/segment.h", "fabric/verbs/link.h"),
+        *("fabric/verbs/station.h", "control/beacon.h", "control/machine.h"),
+        *("jaccl/engine.h", "jaccl/station.h"),
+    ),
 }
 
 # What the core may take from outside: the C++ library (headers without an ending), the system,
@@ -86,7 +90,7 @@ PYTHON_OR_NANOBIND = re.compile(r"(^|/)(Python\.h|nanobind|pybind11)")
 PACKAGE = "src/standfast"
 MAY_READ_ENVIRONMENT = ("settings.py", "identity.py", "launch/*")
 # The edges hand the whole of it to those who may read it; they pick nothing out of it.
-MAY_HAND_ON_ENVIRONMENT = ("joining.py", "command.py")
+MAY_HAND_ON_ENVIRONMENT = ("joining.py", "command.py", "rdma.py")
 ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"})
 # These work where the native module cannot be loaded, so that they can say so.
 WITHOUT_CORE = ("errors.py", "exits.py", "settings.py", "identity.py")

@@ -62,7 +62,7 @@ def test_the_wheel_is_complete() -> None:
     files = [PurePath(file) for file in metadata.files("standfast") or ()]
     names = [file.name for file in files]
     assert sum(name.startswith("_core.") and name.endswith(".so") for name in names) == 1
-    assert {"py.typed", "_core.pyi", "LICENSE"} <= set(names)
+    assert {"py.typed", "_core.pyi", "_librdma.so", "LICENSE"} <= set(names)
     if sys.platform == "linux":
         assert os.access(Path(standfast.__file__).with_name("_sentinel"), os.X_OK)
     assert {file.parts[0] for file in files if ".." not in file.parts} == {

@@ -3,7 +3,9 @@
 // receives may run side by side.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "core/jaccl/exchange.h"
 #include "core/jaccl/lane.h"
 #include "core/jaccl/layout.h"
+#include "core/jaccl/stamp.h"
 #include "core/wait/wait.h"
 
 namespace standfast::jaccl {
@@ -25,6 +28,14 @@ struct Reduction {
   DType dtype;
   ReduceOp op;
 };
+
+// What both ends of a message must agree on, for stamps.
+inline std::uint64_t digest_of(OpKind kind, const Reduction& reduction) {
+  return operation_digest(kind, reduction.dtype, reduction.op, reduction.count);
+}
+inline std::uint64_t digest_of_bytes(OpKind kind, std::size_t bytes) {
+  return operation_digest(kind, DType::kUInt8, ReduceOp::kSum, bytes);
+}
 
 class Engine {
  public:
@@ -50,8 +61,8 @@ class Engine {
   // ran it.
   const std::string& trouble(Half half) const { return record(half).trouble; }
   std::size_t bytes_done(Half half) const { return record(half).bytes_done; }
-  // Has any rank ever sent anything? By the holder of the receiving half.
-  bool has_heard() const { return has_heard_; }
+  // Has any rank ever sent anything? Any thread.
+  bool has_heard() const { return has_heard_.load(std::memory_order_relaxed); }
   // "rdma rdma_en5 (10.0.0.1) to 10.0.0.2", of the lanes to a peer.
   std::string link(int peer) const;
 
@@ -65,7 +76,7 @@ class Engine {
   void begin(Half half) { record(half) = {}; }
   std::size_t note_received(std::size_t bytes) {
     records_[0].bytes_done += bytes;
-    has_heard_ = true;
+    has_heard_.store(true, std::memory_order_relaxed);
     return bytes;
   }
 
@@ -82,7 +93,8 @@ class Engine {
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<std::byte> scratch_;
   Past records_[2];
-  bool has_heard_ = false;
+  // Written by the receiving half, read by either. Relaxed: it only lengthens a limit.
+  std::atomic<bool> has_heard_{false};
 };
 
 std::unique_ptr<Engine> make_engine(const Layout& layout, std::vector<std::unique_ptr<Lane>> lanes);

@@ -217,14 +217,14 @@ bool Lane::expect() {
 }
 
 bool Lane::poll_sent() {
-  const bool moved = poll(sending_, false);
+  const bool moved = collect(sending_, false);
   sending_.freed = sending_.completed;
   return moved;
 }
 
-bool Lane::poll_arrived() { return poll(receiving_, true); }
+bool Lane::poll_arrived() { return collect(receiving_, true); }
 
-bool Lane::poll(Half& half, bool is_receive) {
+bool Lane::collect(Half& half, bool is_receive) {
   constexpr int kMost = 8;
   if (half.under_way() == 0 || half.fault != Fault::kNone) return false;
   Wc found[kMost];

@@ -120,7 +120,7 @@ class Lane {
   void to_init();
   void to_receive(const Record& theirs, const std::string& peer_text);
   void to_send(const std::string& peer_text);
-  bool poll(Half& half, bool is_receive);
+  bool collect(Half& half, bool is_receive);
 
   const std::shared_ptr<Port> port_;
   const int peer_;

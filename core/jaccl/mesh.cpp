@@ -1,6 +1,5 @@
 #include "core/jaccl/mesh.h"
 
-#include <functional>
 #include <utility>
 
 #include "core/base/bytes.h"
@@ -10,86 +9,6 @@
 
 namespace standfast::jaccl {
 namespace {
-
-// Combines the contributions of all ranks to a range, message by message, always in one order.
-class Sum {
- public:
-  struct Parts {
-    std::vector<int> order;          // of ranks
-    int own = 0;                     // which of them is this one
-    const std::byte* src = nullptr;  // its contribution
-    std::byte* dst = nullptr;
-    std::size_t bytes = 0;
-    std::size_t message = 0;
-    DType dtype{};
-    CombineFn combine = nullptr;
-    // Where dst is src: partial results, and whether a message's bytes are not needed any more.
-    std::byte* partial = nullptr;
-    std::function<bool(std::size_t index)> may_overwrite;
-  };
-  explicit Sum(Parts parts) : parts_(std::move(parts)) {}
-
-  // False if others come first.
-  bool take(int rank, std::size_t index, const std::byte* from) {
-    if (index != index_ || rank != next_peer()) return false;
-    const bool is_last = at_ + 1 + (is_own(at_) || is_own(at_ + 1)) == parts_.order.size();
-    if (is_last && parts_.may_overwrite && !parts_.may_overwrite(index)) return false;
-    add(from);
-    if (at_ == parts_.order.size()) finish();
-    return true;
-  }
-  // Messages whose result lies in dst.
-  std::size_t finished() const { return index_; }
-
- private:
-  bool is_own(std::size_t at) const {
-    return at < parts_.order.size() && parts_.order[at] == parts_.own;
-  }
-  int next_peer() const { return parts_.order[at_ + is_own(at_)]; }
-  Range here() const { return piece({0, parts_.bytes}, parts_.message, index_); }
-
-  // This rank's own contribution is there whenever its turn comes.
-  void add(const std::byte* from) {
-    const Range range = here();
-    const std::size_t count = range.bytes / dtype_bytes(parts_.dtype);
-    const std::byte* own = parts_.src + range.begin;
-    std::byte* to = parts_.partial != nullptr ? parts_.partial : parts_.dst + range.begin;
-    const auto combine = [&](const std::byte* a, const std::byte* b) {
-      parts_.combine(to, a, b, count, parts_.dtype);
-    };
-    if (is_own(at_)) {
-      combine(own, from);
-      at_ += 2;
-      return;
-    }
-    const bool is_first = at_++ == 0;
-    if (is_first && is_own(at_)) {
-      combine(from, own);
-      ++at_;
-    } else if (is_first) {
-      copy_bytes(to, from, range.bytes);
-    } else {
-      combine(to, from);
-      if (is_own(at_)) {
-        combine(to, own);
-        ++at_;
-      }
-    }
-  }
-
-  void finish() {
-    const Range range = here();
-    if (parts_.partial != nullptr) {
-      copy_bytes(parts_.dst + range.begin, parts_.partial, range.bytes);
-    }
-    at_ = 0;
-    ++index_;
-  }
-
-  const Parts parts_;
-  std::size_t index_ = 0;
-  std::size_t at_ = 0;
-};
 
 std::vector<int> ascending(int size) {
   std::vector<int> order;
@@ -111,11 +30,39 @@ Exchange::Used copy_piece(std::byte* to, const std::byte* base, const Range& ran
   return range.bytes;
 }
 
+Range block(int rank, std::size_t bytes) { return {static_cast<std::size_t>(rank) * bytes, bytes}; }
+
 }  // namespace
 
 Mesh::Mesh(const Layout& layout, std::vector<std::unique_ptr<Lane>> lanes)
     : Engine(layout, std::move(lanes)) {
   SF_CHECK(lane_count() + 1 == static_cast<std::size_t>(layout.size));
+}
+
+// What every sum has in common; order and src are still to be said.
+Sum::Parts Mesh::parts_of(const Reduction& reduction, std::size_t bytes, const Cut& cut) const {
+  Sum::Parts parts;
+  parts.own = rank();
+  parts.dst = reduction.dst;
+  parts.bytes = bytes;
+  parts.message = cut.message;
+  parts.dtype = reduction.dtype;
+  parts.combine = combine_fn(reduction.op, reduction.dtype);
+  return parts;
+}
+
+// `fill` and `take` are those of Exchange, with the peer before the index.
+template <class Fill, class Take>
+void Mesh::with_all(Exchange& exchange, std::size_t count, const Fill& fill, const Take& take) {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    exchange.send(lane_to(peer), count, [&fill, peer](std::size_t index, std::byte* to) {
+      return Exchange::Used(fill(peer, index, to));
+    });
+    exchange.receive(lane_to(peer), count, [&take, peer](std::size_t index, const std::byte* from) {
+      return Exchange::Used(take(peer, index, from));
+    });
+  }
 }
 
 Outcome Mesh::all_reduce(Waiter& waiter, const Reduction& reduction) {
@@ -139,11 +86,10 @@ Outcome Mesh::reduce_whole(Waiter& waiter, const Reduction& reduction) {
   const std::size_t bytes = reduction.count * dtype_bytes(reduction.dtype);
   if (bytes == 0) return Outcome::kOk;
   const Cut cut = jaccl::cut(layout().frames, bytes);
-  Exchange exchange(cut.message, operation_digest(OpKind::kAllReduce, reduction.dtype, reduction.op,
-                                                  reduction.count));
-  Sum::Parts parts{ascending(size()), rank(),          reduction.src, reduction.dst, bytes,
-                   cut.message,       reduction.dtype, nullptr,       nullptr,       nullptr};
-  parts.combine = combine_fn(reduction.op, reduction.dtype);
+  Exchange exchange(cut.message, digest_of(OpKind::kAllReduce, reduction));
+  Sum::Parts parts = parts_of(reduction, bytes, cut);
+  parts.order = ascending(size());
+  parts.src = reduction.src;
   if (reduction.src == reduction.dst) {
     parts.partial = scratch(cut.message);
     parts.may_overwrite = [&](std::size_t index) {
@@ -154,18 +100,14 @@ Outcome Mesh::reduce_whole(Waiter& waiter, const Reduction& reduction) {
     };
   }
   Sum sum(std::move(parts));
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
-    exchange.send(lane_to(peer), cut.count,
-                  [&](std::size_t index, std::byte* to) -> Exchange::Used {
-                    return copy_piece(to, reduction.src, piece({0, bytes}, cut.message, index));
-                  });
-    exchange.receive(lane_to(peer), cut.count,
-                     [&, peer](std::size_t index, const std::byte* from) -> Exchange::Used {
-                       if (!sum.take(peer, index, from)) return std::nullopt;
-                       return note_received(piece({0, bytes}, cut.message, index).bytes);
-                     });
-  }
+  const auto fill = [&](int, std::size_t index, std::byte* to) {
+    return copy_piece(to, reduction.src, piece({0, bytes}, cut.message, index));
+  };
+  const auto take = [&](int peer, std::size_t index, const std::byte* from) -> Exchange::Used {
+    if (!sum.take(peer, index, from)) return std::nullopt;
+    return note_received(piece({0, bytes}, cut.message, index).bytes);
+  };
+  with_all(exchange, cut.count, fill, take);
   return run(exchange, waiter, Half::kReceiving);
 }
 
@@ -175,47 +117,30 @@ Outcome Mesh::reduce_whole(Waiter& waiter, const Reduction& reduction) {
 Outcome Mesh::reduce_chunks(Waiter& waiter, const Reduction& reduction, std::size_t chunk) {
   const std::size_t bytes = chunk * dtype_bytes(reduction.dtype);
   const Cut cut = jaccl::cut(layout().frames, bytes);
-  const auto chunk_of = [bytes](int rank) {
-    return Range{static_cast<std::size_t>(rank) * bytes, bytes};
-  };
-  const std::size_t own = chunk_of(rank()).begin;
-  Exchange exchange(cut.message, operation_digest(OpKind::kAllReduce, reduction.dtype, reduction.op,
-                                                  reduction.count));
-  Sum::Parts parts{own_first(rank(), size()),
-                   rank(),
-                   reduction.src + own,
-                   reduction.dst + own,
-                   bytes,
-                   cut.message,
-                   reduction.dtype,
-                   nullptr,
-                   nullptr,
-                   nullptr};
-  parts.combine = combine_fn(reduction.op, reduction.dtype);
+  Exchange exchange(cut.message, digest_of(OpKind::kAllReduce, reduction));
+  Sum::Parts parts = parts_of(reduction, bytes, cut);
+  parts.order = own_first(rank(), size());
+  parts.src = reduction.src + block(rank(), bytes).begin;
+  parts.dst = reduction.dst + block(rank(), bytes).begin;
   Sum sum(std::move(parts));
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
-    exchange.send(lane_to(peer), 2 * cut.count,
-                  [&, peer](std::size_t index, std::byte* to) -> Exchange::Used {
-                    if (index < cut.count) {
-                      return copy_piece(to, reduction.src,
-                                        piece(chunk_of(peer), cut.message, index));
-                    }
-                    if (sum.finished() <= index - cut.count) return std::nullopt;
-                    return copy_piece(to, reduction.dst,
-                                      piece(chunk_of(rank()), cut.message, index - cut.count));
-                  });
-    exchange.receive(lane_to(peer), 2 * cut.count,
-                     [&, peer](std::size_t index, const std::byte* from) -> Exchange::Used {
-                       const Range range = piece(chunk_of(peer), cut.message, index % cut.count);
-                       if (index < cut.count) {
-                         if (!sum.take(peer, index, from)) return std::nullopt;
-                       } else {
-                         copy_bytes(reduction.dst + range.begin, from, range.bytes);
-                       }
-                       return note_received(range.bytes);
-                     });
-  }
+  const auto fill = [&](int peer, std::size_t index, std::byte* to) -> Exchange::Used {
+    if (index < cut.count) {
+      return copy_piece(to, reduction.src, piece(block(peer, bytes), cut.message, index));
+    }
+    const std::size_t done = index - cut.count;
+    if (sum.finished() <= done) return std::nullopt;
+    return copy_piece(to, reduction.dst, piece(block(rank(), bytes), cut.message, done));
+  };
+  const auto take = [&](int peer, std::size_t index, const std::byte* from) -> Exchange::Used {
+    const Range range = piece(block(peer, bytes), cut.message, index % cut.count);
+    if (index >= cut.count) {
+      copy_bytes(reduction.dst + range.begin, from, range.bytes);
+    } else if (!sum.take(peer, index, from)) {
+      return std::nullopt;
+    }
+    return note_received(range.bytes);
+  };
+  with_all(exchange, 2 * cut.count, fill, take);
   return run(exchange, waiter, Half::kReceiving);
 }
 
@@ -224,67 +149,45 @@ Outcome Mesh::reduce_scatter(Waiter& waiter, const Reduction& reduction) {
   const std::size_t bytes = reduction.count * dtype_bytes(reduction.dtype);
   if (bytes == 0) return Outcome::kOk;
   const Cut cut = jaccl::cut(layout().frames, bytes);
-  const std::size_t own = static_cast<std::size_t>(rank()) * bytes;
-  Exchange exchange(cut.message, operation_digest(OpKind::kReduceScatter, reduction.dtype,
-                                                  reduction.op, reduction.count));
-  Sum::Parts parts{own_first(rank(), size()),
-                   rank(),
-                   reduction.src + own,
-                   reduction.dst,
-                   bytes,
-                   cut.message,
-                   reduction.dtype,
-                   nullptr,
-                   nullptr,
-                   nullptr};
-  parts.combine = combine_fn(reduction.op, reduction.dtype);
+  Exchange exchange(cut.message, digest_of(OpKind::kReduceScatter, reduction));
+  Sum::Parts parts = parts_of(reduction, bytes, cut);
+  parts.order = own_first(rank(), size());
+  parts.src = reduction.src + block(rank(), bytes).begin;
   Sum sum(std::move(parts));
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
-    exchange.send(lane_to(peer), cut.count,
-                  [&, peer](std::size_t index, std::byte* to) -> Exchange::Used {
-                    const Range theirs{static_cast<std::size_t>(peer) * bytes, bytes};
-                    return copy_piece(to, reduction.src, piece(theirs, cut.message, index));
-                  });
-    exchange.receive(lane_to(peer), cut.count,
-                     [&, peer](std::size_t index, const std::byte* from) -> Exchange::Used {
-                       if (!sum.take(peer, index, from)) return std::nullopt;
-                       return note_received(piece({0, bytes}, cut.message, index).bytes);
-                     });
-  }
+  const auto fill = [&](int peer, std::size_t index, std::byte* to) {
+    return copy_piece(to, reduction.src, piece(block(peer, bytes), cut.message, index));
+  };
+  const auto take = [&](int peer, std::size_t index, const std::byte* from) -> Exchange::Used {
+    if (!sum.take(peer, index, from)) return std::nullopt;
+    return note_received(piece({0, bytes}, cut.message, index).bytes);
+  };
+  with_all(exchange, cut.count, fill, take);
   return run(exchange, waiter, Half::kReceiving);
 }
 
 Outcome Mesh::all_gather(Waiter& waiter, const std::byte* src, std::byte* dst, std::size_t bytes) {
   begin(Half::kReceiving);
   if (bytes == 0) return Outcome::kOk;
-  std::byte* const own = dst + static_cast<std::size_t>(rank()) * bytes;
+  std::byte* const own = dst + block(rank(), bytes).begin;
   if (own != src) copy_bytes(own, src, bytes);
   const Cut cut = jaccl::cut(layout().frames, bytes);
-  Exchange exchange(cut.message,
-                    operation_digest(OpKind::kAllGather, DType::kUInt8, ReduceOp::kSum, bytes));
-  for (int peer = 0; peer < size(); ++peer) {
-    if (peer == rank()) continue;
-    exchange.send(lane_to(peer), cut.count,
-                  [&](std::size_t index, std::byte* to) -> Exchange::Used {
-                    return copy_piece(to, own, piece({0, bytes}, cut.message, index));
-                  });
-    exchange.receive(lane_to(peer), cut.count,
-                     [&, peer](std::size_t index, const std::byte* from) -> Exchange::Used {
-                       const Range theirs{static_cast<std::size_t>(peer) * bytes, bytes};
-                       const Range range = piece(theirs, cut.message, index);
-                       copy_bytes(dst + range.begin, from, range.bytes);
-                       return note_received(range.bytes);
-                     });
-  }
+  Exchange exchange(cut.message, digest_of_bytes(OpKind::kAllGather, bytes));
+  const auto fill = [&](int, std::size_t index, std::byte* to) {
+    return copy_piece(to, own, piece({0, bytes}, cut.message, index));
+  };
+  const auto take = [&](int peer, std::size_t index, const std::byte* from) {
+    const Range range = piece(block(peer, bytes), cut.message, index);
+    copy_bytes(dst + range.begin, from, range.bytes);
+    return note_received(range.bytes);
+  };
+  with_all(exchange, cut.count, fill, take);
   return run(exchange, waiter, Half::kReceiving);
 }
 
 Outcome Mesh::send(Waiter& waiter, int peer, const std::byte* src, std::size_t bytes) {
   begin(Half::kSending);
   const Cut cut = jaccl::cut(layout().frames, bytes);
-  Exchange exchange(cut.message,
-                    operation_digest(OpKind::kSend, DType::kUInt8, ReduceOp::kSum, bytes));
+  Exchange exchange(cut.message, digest_of_bytes(OpKind::kSend, bytes));
   exchange.send(lane_to(peer), cut.count, [&](std::size_t index, std::byte* to) -> Exchange::Used {
     return copy_piece(to, src, piece({0, bytes}, cut.message, index));
   });
@@ -294,8 +197,7 @@ Outcome Mesh::send(Waiter& waiter, int peer, const std::byte* src, std::size_t b
 Outcome Mesh::receive(Waiter& waiter, int peer, std::byte* dst, std::size_t bytes) {
   begin(Half::kReceiving);
   const Cut cut = jaccl::cut(layout().frames, bytes);
-  Exchange exchange(cut.message,
-                    operation_digest(OpKind::kSend, DType::kUInt8, ReduceOp::kSum, bytes));
+  Exchange exchange(cut.message, digest_of_bytes(OpKind::kSend, bytes));
   exchange.receive(lane_to(peer), cut.count,
                    [&](std::size_t index, const std::byte* from) -> Exchange::Used {
                      const Range range = piece({0, bytes}, cut.message, index);

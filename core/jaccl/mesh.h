@@ -5,6 +5,7 @@
 
 #include "core/jaccl/engine.h"
 #include "core/jaccl/sizes.h"
+#include "core/jaccl/sum.h"
 
 namespace standfast::jaccl {
 
@@ -20,6 +21,9 @@ class Mesh final : public Engine {
   Outcome receive(Waiter& waiter, int peer, std::byte* dst, std::size_t bytes) override;
 
  private:
+  Sum::Parts parts_of(const Reduction& reduction, std::size_t bytes, const Cut& cut) const;
+  template <class Fill, class Take>
+  void with_all(Exchange& exchange, std::size_t count, const Fill& fill, const Take& take);
   Outcome reduce_whole(Waiter& waiter, const Reduction& reduction);
   Outcome reduce_chunks(Waiter& waiter, const Reduction& reduction, std::size_t chunk);
   Lane& lane_to(int peer) { return lane(static_cast<std::size_t>(peer - (peer > rank()))); }

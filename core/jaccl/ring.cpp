@@ -109,8 +109,7 @@ Outcome Ring::all_reduce(Waiter& waiter, const Reduction& reduction) {
   relay.item = dtype_bytes(reduction.dtype);
   relay.share = share_reduction(reduction.count, relay.item, layout().size, wires());
   relay.first[0] = relay.first[1] = layout().rank;
-  relay.operation =
-      operation_digest(OpKind::kAllReduce, reduction.dtype, reduction.op, reduction.count);
+  relay.operation = digest_of(OpKind::kAllReduce, reduction);
   relay.hops = 2 * (layout().size - 1);
   relay.adding_hops = layout().size - 1;
   relay.src = reduction.src;
@@ -126,8 +125,7 @@ Outcome Ring::reduce_scatter(Waiter& waiter, const Reduction& reduction) {
   Relay relay;
   relay.item = dtype_bytes(reduction.dtype);
   relay.share = share_scatter(reduction.count, relay.item, layout().size, wires());
-  relay.operation =
-      operation_digest(OpKind::kReduceScatter, reduction.dtype, reduction.op, reduction.count);
+  relay.operation = digest_of(OpKind::kReduceScatter, reduction);
   relay.first[0] = layout().left();
   relay.first[1] = layout().right();
   relay.hops = relay.adding_hops = layout().size - 1;
@@ -146,7 +144,7 @@ Outcome Ring::all_gather(Waiter& waiter, const std::byte* src, std::byte* dst, s
   std::byte* const own = dst + static_cast<std::size_t>(layout().rank) * bytes;
   if (own != src) copy_bytes(own, src, bytes);
   Relay relay;
-  relay.operation = operation_digest(OpKind::kAllGather, DType::kUInt8, ReduceOp::kSum, bytes);
+  relay.operation = digest_of_bytes(OpKind::kAllGather, bytes);
   relay.share = share_gather(bytes, layout().size, wires());
   relay.first[0] = relay.first[1] = layout().rank;
   relay.hops = layout().size - 1;
@@ -168,8 +166,7 @@ Outcome Ring::send(Waiter& waiter, int peer, const std::byte* src, std::size_t b
   begin(Half::kSending);
   if (bytes == 0) return Outcome::kOk;
   const Cut whole = jaccl::cut(layout().frames, share_of(bytes, wires(), 0).bytes);
-  Exchange exchange(whole.message,
-                    operation_digest(OpKind::kSend, DType::kUInt8, ReduceOp::kSum, bytes));
+  Exchange exchange(whole.message, digest_of_bytes(OpKind::kSend, bytes));
   for (int wire = 0; wire < wires(); ++wire) {
     const Range share = share_of(bytes, wires(), wire);
     const std::size_t count = (share.bytes + whole.message - 1) / whole.message;
@@ -187,8 +184,7 @@ Outcome Ring::receive(Waiter& waiter, int peer, std::byte* dst, std::size_t byte
   begin(Half::kReceiving);
   if (bytes == 0) return Outcome::kOk;
   const Cut whole = jaccl::cut(layout().frames, share_of(bytes, wires(), 0).bytes);
-  Exchange exchange(whole.message,
-                    operation_digest(OpKind::kSend, DType::kUInt8, ReduceOp::kSum, bytes));
+  Exchange exchange(whole.message, digest_of_bytes(OpKind::kSend, bytes));
   for (int wire = 0; wire < wires(); ++wire) {
     const Range share = share_of(bytes, wires(), wire);
     const std::size_t count = (share.bytes + whole.message - 1) / whole.message;

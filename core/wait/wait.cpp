@@ -22,6 +22,9 @@ constexpr Nanos kNapMax = 200 * kMicrosecond;
 constexpr Nanos kSignalEvery = 50 * kMillisecond;
 // What a rank sent before its end may still be on its way.
 constexpr Nanos kGoneGrace = 100 * kMillisecond;
+// A turn that took longer than this was spent stopped, or asleep with the whole machine: no time in
+// which a peer could have been heard.
+constexpr Nanos kTurnMax = 500 * kMillisecond;
 
 void pause_core() {
 #if defined(__x86_64__)
@@ -177,20 +180,20 @@ bool Waiter::nap(Nanos waited) const {
 
 // As the waits for a wire, but that nothing can wake this one: it spins, yields, then naps.
 Outcome Waiter::poll_until(const std::function<Polled(Nanos quiet)>& attempt) {
-  Nanos quiet_since = 0;
+  Nanos seen_at = 0;  // the last turn; 0: none since something moved
   Nanos quiet = 0;
   for (int spins = 0;;) {
     const Polled polled = attempt(quiet);
     if (polled.turn == Turn::kDone) return Outcome::kOk;
-    if (polled.moved) quiet_since = quiet = spins = 0;
+    if (polled.moved) seen_at = quiet = spins = 0;
     if (polled.turn == Turn::kNotYet && !polled.moved && ++spins < budget_.spins_max) {
       pause_core();
       if (kGuarded && abort_.verdict() != nullptr) return Outcome::kVerdict;
       continue;
     }
     const Nanos now = now_ns();
-    if (quiet_since == 0) quiet_since = now;
-    quiet = now - quiet_since;
+    if (seen_at != 0) quiet += std::min(now - seen_at, kTurnMax);
+    seen_at = now;
     const Outcome outcome = polled_enough(polled, now, quiet);
     if (outcome != Outcome::kPending) return outcome;
     if (polled.moved) continue;

@@ -59,7 +59,7 @@ struct Limits {
   // For poll_until(): for how long nothing may move, and which of the ranks that are needed is gone
   // (-1: none).
   Nanos patience = kNever;
-  std::function<int()> gone;
+  std::function<int()> gone = nullptr;
 };
 
 // What an attempt came to that goes over no wire.

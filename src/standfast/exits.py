@@ -21,7 +21,7 @@ MEANING = {
     OK: "everything ended well",
     FAILURE: "the program itself failed; its own status is passed through where it has one",
     USAGE: "the command line was wrong",
-    UNAVAILABLE: "the group could not be formed before the deadline",
+    UNAVAILABLE: "the group could not be formed before the deadline, or RDMA is not available",
     SOFTWARE: "a bug in standfast; please report it",
     RETRY: "a peer was lost, left, failed or stalled; forming the group again is sensible",
     MISMATCH: "ranks disagree about an operation; trying again will not help",

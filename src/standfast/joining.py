@@ -152,7 +152,7 @@ def core_of(
             if jaccl is None
         ],
         topology=chosen.topology,
-        verify=chosen.verify and jaccl is None,
+        verify=chosen.verify,
         ranks_here=formation.ranks_here,
         limits_s=(
             chosen.heartbeat_for(who.size),

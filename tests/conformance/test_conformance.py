@@ -22,9 +22,15 @@ def test_every_case_runs() -> None:
     assert sorted(name for names in FAMILIES.values() for name in names) == sorted(cases.CASES)
 
 
-@pytest.mark.parametrize("size", range(2, 9))
+# Over RDMA, which is emulated, one group of each kind of size has to do.
+PLACES = [
+    *((fabric, size) for fabric in ("shm", "tcp") for size in range(2, 9)),
+    *(("verbs", size) for size in (2, 3, 4, 8)),
+]
+
+
 @pytest.mark.parametrize("topology", ["mesh", "ring"])
-@pytest.mark.parametrize("fabric", ["shm", "tcp", "verbs"])
+@pytest.mark.parametrize(("fabric", "size"), PLACES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_conformance(pool: Pool, family: str, fabric: str, topology: str, size: int) -> None:
     """The family's cases hold on every rank, with the same bits and the same errors."""

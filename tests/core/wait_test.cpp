@@ -24,9 +24,10 @@ using test::pattern;
 using test::Shm;
 using test::Tcp;
 using test::TightTcp;
+using test::Verbs;
 using test::WirePair;
 
-#define EVERY_FABRIC Shm, Tcp
+#define EVERY_FABRIC Shm, Tcp, Verbs
 
 Tag tag_of(std::uint32_t seq) {
   Tag tag;
@@ -104,13 +105,15 @@ class Waiting {
   }
   ~Waiting() { (void)finish(); }
 
-  // It is asleep once its processor time stands still.
+  // It is asleep once its processor time stands still, or nearly so where a wait is a chain of
+  // naps.
   bool is_asleep() {
     Nanos before = -1;
     return eventually([&] {
       const Nanos now = has_cpu_clock_ ? clock_ns(cpu_clock_) : 0;
       std::this_thread::sleep_for(std::chrono::milliseconds(4));
-      return std::exchange(before, now) == now;
+      const Nanos last = std::exchange(before, now);
+      return last >= 0 && now - last < 500 * kMicrosecond;
     });
   }
   bool has_returned() const { return returned_; }
@@ -303,7 +306,8 @@ TEST_CASE("wait: a signal wakes the sleeper") {
   CHECK(quickest < 40 * kMillisecond);
 }
 
-// Waiting long costs next to nothing: less than 5 % of a core.
+// Waiting long costs next to nothing: less than 5 % of a core; 15 % where it has to look all the
+// time, which is a few microseconds every 200, and more on a machine that has other work.
 TEST_CASE_TEMPLATE("wait: no processor time is burnt", Fabric, EVERY_FABRIC) {
   Rig rig;
   const auto peer = rig.connect(Fabric::make());
@@ -322,7 +326,8 @@ TEST_CASE_TEMPLATE("wait: no processor time is burnt", Fabric, EVERY_FABRIC) {
                              : rig.send(1, sent, data.data(), data.size());
     }
     CHECK(outcome == Outcome::kTimeout);
-    CHECK(thread_cpu_ns() - before < 15 * kMillisecond);
+    const bool naps = rig.wires[1]->must_be_polled();
+    CHECK(thread_cpu_ns() - before < (naps ? 45 : 15) * kMillisecond);
   }
 }
 

@@ -88,9 +88,15 @@ def _case(
     return Case(nursery, SIZE, scenario, args, init=init, quick_end=True)
 
 
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-@pytest.mark.parametrize("fabric", FABRICS)
-@pytest.mark.parametrize("op", OPS)
+# Over RDMA, which is emulated, each operation in one topology.
+PLACES = [
+    place
+    for turn, place in enumerate(itertools.product(OPS, FABRICS, TOPOLOGIES))
+    if place[1] != "verbs" or turn // len(TOPOLOGIES) % 2 == turn % len(TOPOLOGIES)
+]
+
+
+@pytest.mark.parametrize(("op", "fabric", "topology"), PLACES)
 def test_every_position(nursery: Nursery, op: str, fabric: str, topology: str) -> None:
     """Whoever is killed, wherever it stands: every survivor raises PeerDied within 1 s."""
     turn = list(itertools.product(OPS, FABRICS, TOPOLOGIES)).index((op, fabric, topology))

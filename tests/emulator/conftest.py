@@ -69,7 +69,7 @@ def make_pair(open_port: Opener) -> Iterator[Pairer]:
         }
         two = [Link(open_port(fabric, *end), bytes_total, **kind) for end in ends]
         made.extend(two)
-        connect(*two, **options)
+        connect(two[0], two[1], **options)
         return two[0], two[1]
 
     yield make_two

@@ -1,6 +1,6 @@
 """A rank of a JACCL group, independent of all our code: ctypes, NumPy, and JACCL's contract.
 
-    JACCL_RANK=0 JACCL_IBV_DEVICES=... JACCL_COORDINATOR=... python jaccl_rank.py all_sum:1000 barrier
+    JACCL_RANK=0 JACCL_IBV_DEVICES=... JACCL_COORDINATOR=... jaccl_rank.py all_sum:1000 barrier
 
 It joins a group of ranks that speak JACCL's wire (stock's, ours, or more of itself), does what the
 command line says in its order, checks each result against the answer, and ends with 0 only if all
@@ -429,7 +429,7 @@ class Ring(Group):
 
         def part(number: int, direction: int, wire: int) -> Bytes:
             begin = (direction * self.wires + wire) * share
-            return raw[number % self.size][begin : begin + share]
+            return raw[number % self.size, begin : begin + share]
 
         rank = self.rank
         for hop in range(self.size - 1):
@@ -446,7 +446,7 @@ class Ring(Group):
 
         def part(number: int, direction: int, wire: int) -> Bytes:
             begin = (direction * wires + wire) * share
-            return partial[number % self.size][begin : begin + share].view(np.uint8)
+            return partial[number % self.size, begin : begin + share].view(np.uint8)
 
         def add(into: Bytes, data: Bytes) -> None:
             into.view(np.int32)[:] += data.view(np.int32)
@@ -455,7 +455,7 @@ class Ring(Group):
         for hop in range(self.size - 1):
             sends, receives = (rank - 1 - hop, rank + 1 + hop), (rank - 2 - hop, rank + 2 + hop)
             self._pass(2, wires, share * 4, part, sends, receives, add)
-        return partial[self.rank].copy()
+        return partial[self.rank, :].copy()
 
     def _shares(self, data: Bytes) -> Iterator[tuple[int, Bytes]]:
         share = ceil_div(data.size, self.wires)
@@ -554,39 +554,50 @@ def data_of(rank: int, serial: int, count: int) -> Ints:
     return ((rank + 1) * 1_000_003 + serial * 7919 + indices * (rank * 31 + 17)).astype(np.int32)
 
 
-def carry_out(group: Mesh | Ring, words: list[str], serial: int) -> None:
-    """Do one operation and compare its result with the answer."""
+def carry_out(group: Mesh | Ring, words: list[str], serial: int) -> float:
+    """Do one operation and compare its result with the answer; return what it alone took."""
     rank, size = group.rank, group.size
     name = words[0]
     if name == "barrier":
-        group.barrier()
-        return
+        return timed(group.barrier)[1]
     count = int(words[-1])
     if name == "send":
         source, to = int(words[1]), int(words[2])
         data = data_of(source, serial, count)
         if rank == source:
-            group.send(data.view(np.uint8), to)
-        elif rank == to:
-            into = np.empty(count, np.int32)
-            group.receive(into.view(np.uint8), source)
-            compare(name, into, data)
-        return
+            return timed(lambda: group.send(data.view(np.uint8), to))[1]
+        if rank != to:
+            return 0.0
+        into = np.empty(count, np.int32)
+        _, seconds = timed(lambda: group.receive(into.view(np.uint8), source))
+        compare(name, into, data)
+        return seconds
     everyone = [
         data_of(each, serial, count * (size if name == "sum_scatter" else 1))
         for each in range(size)
     ]
     mine = everyone[rank]
-    total = np.add.reduce(everyone, dtype=np.int32)
     if name in ("all_sum", "all_max", "all_min"):
         operator = {"all_sum": np.add, "all_max": np.maximum, "all_min": np.minimum}[name]
-        compare(name, group.all_reduce(mine, operator), operator.reduce(everyone, dtype=np.int32))
+        result, seconds = timed(lambda: group.all_reduce(mine, operator))
+        answer = operator.reduce(everyone, dtype=np.int32)
     elif name == "all_gather":
-        compare(name, group.all_gather(mine), np.concatenate(everyone))
+        result, seconds = timed(lambda: group.all_gather(mine))
+        answer = np.concatenate(everyone)
     elif name == "sum_scatter":
-        compare(name, group.sum_scatter(mine), total.reshape(size, count)[rank])
+        result, seconds = timed(lambda: group.sum_scatter(mine))
+        answer = np.add.reduce(everyone, dtype=np.int32).reshape(size, count)[rank]
     else:
         raise ValueError(f"there is no operation {name!r}")
+    compare(name, result, answer)
+    return seconds
+
+
+def timed(operation: Callable[[], Any]) -> tuple[Any, float]:
+    """Return the result, and how many seconds it took."""
+    began = time.perf_counter()
+    result = operation()
+    return result, time.perf_counter() - began
 
 
 def compare(name: str, got: Ints, wanted: Ints) -> None:
@@ -610,10 +621,9 @@ def main() -> None:
     group, _channel = join(os.environ, large=options.regime == "new", depth=options.depth)
     for serial in range(options.repeat):
         for each in options.operations:
-            began = time.perf_counter()
-            carry_out(group, each.split(":"), serial)
+            seconds = carry_out(group, each.split(":"), serial)
             if options.say:
-                print("done", each, f"{time.perf_counter() - began:.6f}", flush=True)
+                print("done", each, f"{seconds:.6f}", flush=True)
     group.barrier()
     wires = group.wires.values() if isinstance(group, Mesh) else [*group.left, *group.right]
     for wire in wires:

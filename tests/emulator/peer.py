@@ -18,8 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from standfast.testing.emulator import Emulator
-from tests.emulator.verbs import Device, Link, load
+from standfast.testing.emulator import Emulator  # noqa: E402
+from tests.emulator.verbs import Device, Link, load  # noqa: E402
 
 
 class Peer:

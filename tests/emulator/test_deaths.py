@@ -69,9 +69,7 @@ def test_a_dead_peer_is_silence(fabric: Emulator, here: Link) -> None:
 
 
 def test_what_the_dead_had_is_given_back(fabric: Emulator, open_port: Opener) -> None:
-    """All queue pairs and regions of a process that was killed can be had by another at once, though
-    nobody has waited for it yet.
-    """
+    """What a killed process had can be had by another at once, though nobody has reaped it yet."""
     with Peer(fabric, "mac0") as peer:
         peer.do("hold", 9, 90)
         device = open_port(fabric, "mac0", "rdma_en2")

@@ -128,8 +128,25 @@ def test_reorder(fabric: Emulator, two: tuple[Link, Link]) -> None:
     assert fabric.counters(ONE)["reordered"] == 2
 
 
+def test_reorder_waits_for_the_end_of_a_long_message(fabric: Emulator, make_pair: Pairer) -> None:
+    """A message that was held back for too long never goes in the midst of another one."""
+    size = 3 << 20
+    one, other = make_pair(fabric, size + FRAME)
+    fabric.fault("reorder", at=ONE)
+    one.memory[:] = 1
+    one.memory[size:] = 2
+    assert one.post_send(size, FRAME) == 0
+    # The long one is under way, and stands still: its receiver does not take what is in the arena.
+    fabric.fault("slow", call="read_piece", at=OTHER, count=1, value=300 * MILLISECOND)
+    assert other.post_receive(0, size) == other.post_receive(size, FRAME) == 0
+    assert one.post_send(0, size) == 0
+    assert [each.status for each in one.wait(2)] == [SUCCESS] * 2
+    assert [each.byte_len for each in other.wait(2)] == [size, FRAME]
+    assert np.array_equal(other.memory, one.memory)
+
+
 def test_chance_is_repeatable(fabric: Emulator, make_pair: Pairer) -> None:
-    """With a probability and a seed, the same messages are struck each time; other seeds, others."""
+    """With a probability, a seed strikes the same messages each time, and another one others."""
 
     def arrived(seed: int) -> list[int]:
         one, other = make_pair(fabric, 32 * FRAME)

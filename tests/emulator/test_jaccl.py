@@ -1,4 +1,4 @@
-"""The independent JACCL rank over the emulator: that both are right, and what JACCL does not see."""
+"""The independent JACCL rank over the emulator: both are right, and JACCL sees no failure."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def all_right(started: Sequence[subprocess.Popen[str]]) -> None:
 @pytest.mark.parametrize("macs", [2, 3, 4])
 @pytest.mark.parametrize(("topology", "cables"), [(mesh, 1), (ring, 1), (ring, 2)])
 def test_all_operations(macs: int, topology: object, cables: int) -> None:
-    """Every operation is bit-exact on every rank, in both regimes of frames."""
+    """Every operation is bit-exact on every rank; for 3 Macs, in the older regime of frames too."""
     make = mesh if topology is mesh else ring
-    for regime in ("new", "old"):
+    for regime in ("new", "old") if macs == 3 else ("new",):
         with (
             Emulator(make(macs, cables=cables)) as fabric,
             ranks(fabric, OPERATIONS, [["--regime", regime]] * macs) as started,

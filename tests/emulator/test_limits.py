@@ -167,7 +167,7 @@ def test_too_many_work_requests_are_refused(one: Device) -> None:
 
 
 def test_a_port_that_is_down_gives_no_domain(fabric: Emulator, one: Device) -> None:
-    """With the cable out the device opens, the port says DOWN, and there is no protection domain."""
+    """With the cable out the device opens, the port is DOWN, and gives no protection domain."""
     fabric.cable("c0", "down")
     assert one.port().state == DOWN
     with pytest.raises(VerbsError, match="alloc_pd returned NULL"):
@@ -203,7 +203,7 @@ def test_ready_to_receive(one: Device, gid: bytes, index: int, mtu: int, status:
 
 
 def test_ready_to_receive_over_another_cable(make_fabric: MakeFabric, open_port: Opener) -> None:
-    """An address of the right host, but at another cable, is 60; so is the right one with it out."""
+    """An address of the right host at another cable is 60; so is the right one with it out."""
     fabric = make_fabric(mesh(2, cables=2))
     link = Link(open_port(fabric, "mac0", "rdma_en2"), FRAME)
     link.to_init()
@@ -291,7 +291,7 @@ def test_wrong_orders_are_reported(fabric: Emulator, one: Device) -> None:
         ("cable c0 a:d a:d", r"line 1: 'a:d' is there twice"),
         ("cable c a:d b:d\ncable c a:e b:e", r"line 2: cable 'c' is there twice"),
         ("cable c a:d:1.2.3 b:d", r"line 1: '1.2.3' is no GID"),
-        ("# all well\n\nprofile intel", r"line 3: profile 'intel': apple or roce"),
+        ("# all well\n\nprofile intel", r"line 3: profile 'intel': apple, roce or infiniband"),
         ("policy lossy", r"line 1: policy 'lossy': credit, drop or absent-completes"),
         ("limit width 3", r"line 1: limit 'width': there is none of this name"),
         ("limit queue_pairs many", r"line 1: 'many' is not a whole number"),

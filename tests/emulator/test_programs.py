@@ -195,3 +195,20 @@ def test_emulate_says_that_there_is_no_such_program() -> None:
     ended = standfast("emulate", "--macs", "2", "--", "no-such-program")
     assert ended.returncode == 127
     assert "no-such-program" in ended.stderr
+
+
+def test_what_a_killed_maker_left_is_swept() -> None:
+    """A fabric's folder that its maker could not remove is removed by the next one."""
+    program = (
+        "import os; from standfast.testing.emulator import Emulator;"
+        " from standfast.testing.topology import mesh;"
+        " print(Emulator(mesh(2)).folder, flush=True); os.kill(os.getpid(), 9)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    folder = Path(ended.stdout.strip())
+    assert folder.exists()
+    with Emulator(mesh(2)) as fabric:
+        assert fabric.folder.parent == folder.parent
+        assert not folder.exists()

@@ -290,7 +290,7 @@ def test_an_event_wakes_a_sleeper(fabric: Emulator, open_port: Opener) -> None:
 def test_a_reliable_peer_that_is_gone_is_reported(
     make_fabric: Callable[[Topology], Emulator], make_pair: Pairer
 ) -> None:
-    """RC: after its retries a send fails, the rest is flushed, and the pair is in the error state."""
+    """RC: after its retries a send fails, and the rest is flushed."""
     fabric = make_fabric(switched(2))
     one, other = make_pair(fabric, kind=RC, timeout=12, retries=1)
     other.close()
@@ -333,3 +333,39 @@ def test_a_queue_pair_tells_its_state(fabric: Emulator, make_pair: Pairer) -> No
     attributes = one.query()
     assert (attributes.qp_state, attributes.dest_qp_num) == (RTS, other.number)
     assert bytes(attributes.ah_attr.dgid.raw) == other.device.gid(1)
+
+
+def test_infiniband_has_local_addresses(
+    make_fabric: Callable[[Topology], Emulator], open_port: Opener
+) -> None:
+    """InfiniBand: no IPv4-mapped GID, a link layer of its own, and a connection by LIDs."""
+    fabric = make_fabric(switched(2, profile="infiniband"))
+    ports = [open_port(fabric, host, "rocep1s0f0") for host in fabric.topology.hosts]
+    assert [each.port().link_layer for each in ports] == [1, 1]
+    for each in ports:
+        with pytest.raises(LookupError):
+            each.ipv4_index()
+    one, other = (Link(each, FRAME, kind=RC) for each in ports)
+    for link, peer in ((one, other), (other, one)):
+        link.to_init()
+        assert link.to_rtr_by_lid(peer.number, 99) == 60
+        assert link.to_rtr_by_lid(peer.number, link.device.port().lid) == 60
+        assert link.to_rtr_by_lid(peer.number, peer.device.port().lid) == 0
+        link.to_rts()
+    assert other.post_receive(0, FRAME) == one.post_send(0, FRAME) == 0
+    assert one.wait()[0].status == other.wait()[0].status == SUCCESS
+    one.close()
+    other.close()
+
+
+def test_a_reliable_peer_that_never_was(
+    make_fabric: Callable[[Topology], Emulator], make_pair: Pairer
+) -> None:
+    """RC towards a number that nobody has: the retries run out."""
+    one, other = make_pair(make_fabric(switched(2)), kind=RC)
+    other_gid = other.device.gid(other.device.ipv4_index())
+    for number in (other.number + 1, 0xFFFF00):
+        assert one.modify(0, qp_state=0) == 0
+        one.connect(number, other_gid, timeout=10, retries=0)
+        assert one.post_send(0, FRAME) == 0
+        assert one.wait()[0].status == RETRY_EXCEEDED

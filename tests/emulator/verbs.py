@@ -1,4 +1,4 @@
-"""The verbs API through ctypes: what tests, and the JACCL rank beside this file, drive a library with.
+"""The verbs API through ctypes: what tests, and the JACCL rank, drive a library with.
 
 Written from the layouts in jaccl_rank's contract, not from core/fabric/verbs/abi.h, so that neither
 can hide the other's mistake. `Link` is one queue pair with a region of memory.
@@ -359,7 +359,7 @@ class Link:
         self.lkey = u32.from_address(self.region + 36).value
         self.number = u32.from_address(self.pair + 52).value
         ops = {
-            each: pointer.from_address(device.context + each).value
+            each: u64.from_address(device.context + each).value
             for each in (OPS_POLL_CQ, OPS_REQ_NOTIFY, OPS_POST_SEND, OPS_POST_RECV)
         }
         self._poll = POLL_CQ(ops[OPS_POLL_CQ])
@@ -412,6 +412,17 @@ class Link:
             rq_psn=7,
         )
 
+    def to_rtr_by_lid(self, number: int, lid: int) -> int:
+        """Connect on InfiniBand, without GIDs; return what the call returned."""
+        more = DEST_RD_ATOMIC | MIN_RNR if self.kind == RC else 0
+        return self.modify(
+            AV | MTU | DEST_QPN | RQ_PSN | more,
+            qp_state=RTR,
+            ah_attr=AhAttr(dlid=lid, port_num=1),
+            path_mtu=3,
+            dest_qp_num=number,
+        )
+
     def to_rts(self, *, timeout: int = 10, retries: int = 1, rnr: int = 7) -> None:
         more = TIMEOUT | RETRY | RNR | RD_ATOMIC if self.kind == RC else 0
         done = self.modify(
@@ -424,7 +435,7 @@ class Link:
         )
         _done("RTS", done)
 
-    def connect(self, number: int, gid: bytes, **options: int) -> None:
+    def connect(self, number: int, gid: bytes, /, **options: int) -> None:
         """Go from RESET to RTS, towards a queue pair and the GID of its port."""
         self.to_init()
         _done("RTR", self.to_rtr(number, gid, sgid_index=self.device.ipv4_index()))
@@ -435,7 +446,7 @@ class Link:
         sge = Sge(self.memory.ctypes.data + offset, size, self.lkey if lkey is None else lkey)
         request = RecvWr(wr_id=wr_id, sg_list=ctypes.pointer(sge), num_sge=1)
         bad = pointer()
-        return self._post_recv(self.pair, ctypes.addressof(request), ctypes.byref(bad))
+        return int(self._post_recv(self.pair, ctypes.addressof(request), ctypes.byref(bad)))
 
     def post_send(self, offset: int, size: int, wr_id: int = 0, lkey: int | None = None) -> int:
         """Send memory[offset:offset + size]; return what the call returned."""
@@ -444,7 +455,7 @@ class Link:
             wr_id=wr_id, sg_list=ctypes.pointer(sge), num_sge=1, opcode=SEND, send_flags=SIGNALED
         )
         bad = pointer()
-        return self._post_send(self.pair, ctypes.addressof(request), ctypes.byref(bad))
+        return int(self._post_send(self.pair, ctypes.addressof(request), ctypes.byref(bad)))
 
     def poll(self) -> list[Wc]:
         """Return up to 16 completions."""
@@ -505,8 +516,8 @@ def until(condition: Callable[[], bool], *, limit_s: float = 20.0) -> None:
         time.sleep(0.001)
 
 
-def connect(one: Link, other: Link, **options: int) -> None:
+def connect(one: Link, other: Link, /, **options: int) -> None:
     """Connect two links of one process by their devices' IPv4-mapped GIDs."""
     ends = [(each.number, each.device.gid(each.device.ipv4_index())) for each in (one, other)]
-    one.connect(*ends[1], **options)
-    other.connect(*ends[0], **options)
+    for link, (number, gid) in zip((one, other), reversed(ends), strict=True):
+        link.connect(number, gid, **options)

@@ -44,14 +44,15 @@ class Ranks:
             said, complaint = process.communicate(timeout=LIMIT_S)
             assert process.returncode == 0, f"rank {rank}: {said[-2000:]}{complaint[-4000:]}"
 
-    def wait_for_line(self, rank: int, start: str = "done") -> None:
-        """Wait until a rank has said something that begins so."""
-        stdout = self.processes[rank].stdout
-        assert stdout is not None
-        for line in stdout:
-            if line.startswith(start):
+    def wait_for_line(self, rank: int, words: str = "done", *, complaint: bool = False) -> None:
+        """Wait until a rank has said something with these words, or complained so."""
+        process = self.processes[rank]
+        stream = process.stderr if complaint else process.stdout
+        assert stream is not None
+        for line in stream:
+            if words in line:
                 return
-        raise AssertionError(f"rank {rank} ended: {self.processes[rank].communicate()}")
+        raise AssertionError(f"rank {rank} ended: {process.communicate()}")
 
     def failure(self, rank: int, status: int = 75) -> dict[str, Any]:
         """Wait for one of ours to fail; return its error."""

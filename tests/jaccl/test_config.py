@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import platform
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from standfast import ConfigError, settings
-from standfast.jaccl import Config, Options, from_env
+from standfast.jaccl import Config, Options, from_env, init
 from standfast.jaccl.topology import Berth, berths
 from standfast.matrix import parse
 
@@ -183,6 +184,13 @@ def test_from_env_in_part(environ: dict[str, str], words: str) -> None:
     assert words in str(caught.value)
 
 
+def test_verification_is_refused() -> None:
+    """The protocol carries nothing but data: there is no place for digests."""
+    config = Config(rank=0, devices=[[None, "a"], ["b", None]], coordinator="127.0.0.1:1")
+    with pytest.raises(ConfigError, match="no place for digests"):
+        init(config, Options(settings={"verify": True}))
+
+
 def test_options() -> None:
     """Options become settings; a key does not show."""
     options = Options(timeout_s=3, frames="4k", key="k" * 16, settings={"progress_s": 5})
@@ -190,7 +198,7 @@ def test_options() -> None:
     assert (chosen.init_timeout_s, chosen.progress_s) == (3, 5)
     assert not chosen.has_large_jaccl_frames()
     assert "kkkk" not in repr(options)
-    with pytest.raises(ConfigError, match="jaccl_frames='5k': must be one of auto, 26.3, 4k"):
+    with pytest.raises(ConfigError, match=r"jaccl_frames='5k': must be one of auto, 26\.3, 4k"):
         settings.load({"jaccl_frames": "5k"}, {})
 
 
@@ -200,5 +208,5 @@ def test_options() -> None:
 )
 def test_frames_by_release(release: str, large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The large frames came with macOS 26.3; elsewhere they are the default."""
-    monkeypatch.setattr(settings.platform, "mac_ver", lambda: (release, ("", "", ""), ""))
+    monkeypatch.setattr(platform, "mac_ver", lambda: (release, ("", "", ""), ""))
     assert settings.load({}, {}).has_large_jaccl_frames() is large

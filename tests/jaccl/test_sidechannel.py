@@ -329,7 +329,7 @@ def test_a_port_that_is_taken() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         party = Party(config(0, 2, port), gather, timeout_s=0.5)
-        with pytest.raises(RendezvousError, match="cannot listen on .*EADDRINUSE"):
+        with pytest.raises(RendezvousError, match=r"cannot listen on .*EADDRINUSE"):
             party.result()
 
 

@@ -306,7 +306,7 @@ def test_a_frozen_coordinator_is_named(ranks: Ranks) -> None:
         ({"rank": 2, "size": 7}, ConfigError, "group of 7, rank 0 in a group of 3"),
         ({"rank": 9}, ConfigError, "not one of the 3 ranks 0..2"),
         ({"version": "9.9"}, ConfigError, "runs standfast 9.9"),
-        ({"protocol": 9}, ConfigError, "version 2 of the protocol, this rank 9"),
+        ({"protocol": 9}, ConfigError, "version 3 of the protocol, this rank 9"),
         ({"generation": 2}, RendezvousError, "generation 2; this is generation 1"),
         ({"name": "other"}, RendezvousError, "group 'other'"),
         ({"job_id": "b"}, RendezvousError, "job 'b'; this is job 'a'"),

@@ -144,7 +144,7 @@ def test_a_cable_is_pulled(state: str, words: str, pulled: int) -> None:
         assert fields["took_s"] < 4, ended
 
 
-def test_pulled_while_idle(pool: Pool) -> None:
+def test_pulled_while_idle() -> None:
     """A port that went down between two operations is said in the first one that needs it."""
     init = {"fabric": "verbs"}
     with Fabric(emulated.fabric_text(2)) as fabric:

@@ -105,7 +105,7 @@ bool Link::send(const Tag& tag, std::uint32_t frame_bytes, std::uint32_t offset,
   Track& track = track_of(sent_);
   Lane& lane = track.lanes[at(size)];
   if (!can_send(lane, size)) {
-    poll(track);
+    collect(track);
     if (is_broken() || !can_send(lane, size)) return false;
   }
   MessageHead head{};
@@ -152,7 +152,7 @@ bool Link::post(Track& track, Size size, MessageHead head, const std::byte* payl
   return true;
 }
 
-void Link::poll(Track& track) {
+void Link::collect(Track& track) {
   if (is_broken() && !trouble_is_flush_) return;
   constexpr int kMost = 16;
   Completion done[kMost];
@@ -289,7 +289,7 @@ const Arrival* Link::next() {
   Track& track = track_of(taken_);
   const Arrival* found = front_with(track, taken_);
   if (found != nullptr || is_broken()) return found;
-  poll(track);
+  collect(track);
   return front_with(track, taken_);
 }
 
@@ -302,12 +302,12 @@ void Link::release() {
   if (is_broken()) return;
   (void)repost(track, arrival_size_, slot, true);
   if (!owes_room(track)) return;
-  if (track.lanes[0].free.empty()) return poll(track);  // which tells it then
+  if (track.lanes[0].free.empty()) return collect(track);  // which tells it then
   tell_room(track);
 }
 
 void Link::look() {
-  for (Track& track : tracks_) poll(track);
+  for (Track& track : tracks_) collect(track);
 }
 
 void Link::check_ports() {

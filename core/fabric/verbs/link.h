@@ -98,7 +98,7 @@ class Link {
   void open(Lane& lane, const Rail& rail, Size size);
   bool can_send(const Lane& lane, Size size) const;
   bool post(Track& track, Size size, MessageHead head, const std::byte* payload, std::size_t bytes);
-  void poll(Track& track);
+  void collect(Track& track);
   void take(Track& track, const Completion& done);
   void take_arrival(Track& track, Size size, int slot);
   bool repost(Track& track, Size size, int slot, bool makes_room);

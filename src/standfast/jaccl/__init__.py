@@ -5,8 +5,8 @@
     group = standfast.jaccl.init()          # as MLX would: from JACCL_* or MLX_* variables
     total = group.all_sum(x)
 
-A stock rank neither notices nor tells that a peer is gone; ours notice, and raise. What the protocol
-is, and what can be known in such a group: docs/design/jaccl.md.
+A stock rank neither notices nor tells that a peer is gone; ours notice, and raise. What the
+protocol is, and what can be known in such a group: docs/design/jaccl.md.
 """
 
 from standfast.jaccl.config import Config, Options, from_env

@@ -1,5 +1,6 @@
-"""Who is in a JACCL group, and over which devices: from arguments, or from stock's variables. Pure,
-but for reading the device file.
+"""Who is in a JACCL group, and over which devices: from arguments, or from stock's variables.
+
+Pure, but for reading the device file.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Config:
         coordinator: "host:port" where rank 0 listens; not needed with all_gather.
         prefer_ring: a ring, if the devices make one, where they make a mesh as well.
         all_gather: takes the place of rank 0's port while the group is formed: a function of bytes
-            that returns the bytes of all ranks. Blocking is up to it. No connection stays open then,
-            so that only clocks tell of a dead rank.
+            that returns the bytes of all ranks. How long it blocks is up to it. No connection stays
+            open then, so that only clocks tell of a dead rank.
 
     Raises:
         ConfigError: names the row, the column and the host where the devices are wrong.
@@ -104,8 +105,8 @@ class Options:
 def from_env(environ: Mapping[str, str] | None = None) -> Config | None:
     """Return the group that stock's variables describe, or None if they describe none.
 
-    ``JACCL_RANK``, ``JACCL_IBV_DEVICES`` (a file), ``JACCL_COORDINATOR`` and ``JACCL_RING`` (present
-    or not), or else ``MLX_RANK``, ``MLX_IBV_DEVICES``, ``MLX_JACCL_COORDINATOR`` and
+    ``JACCL_RANK``, ``JACCL_IBV_DEVICES`` (a file), ``JACCL_COORDINATOR`` and ``JACCL_RING``
+    (present or not), or else ``MLX_RANK``, ``MLX_IBV_DEVICES``, ``MLX_JACCL_COORDINATOR`` and
     ``MLX_JACCL_RING``.
 
     Raises:

@@ -20,7 +20,8 @@ def whole(
 
     Args:
         devices: the path of a file, rows, or a matrix.
-        rank, host: of this process, for messages.
+        rank: of this process, for messages.
+        host: the same.
 
     Raises:
         ConfigError: it is no device matrix; names row, column and, as far as known, the host.

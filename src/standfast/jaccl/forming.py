@@ -1,7 +1,7 @@
 """form(): from a Config to connected queue pairs, in stock's order.
 
-Rank 0 listens before it opens a device; all queue pairs exist before the first is told; the last two
-exchanges make sure that all are ready before the first operation.
+Rank 0 listens before it opens a device; all queue pairs exist before the first is told; the last
+two exchanges make sure that all are ready before the first operation.
 """
 
 from __future__ import annotations
@@ -56,8 +56,16 @@ def form(config: Config, settings: Settings) -> Formed:
         PeerDied: another rank ended, by whatever failed there: JACCL can't tell more.
         RendezvousError: not all ranks came, or went on, before the deadline.
     """
-    with Loop(settings.init_timeout_s) as loop:
-        return Forming(loop, config, settings).run()
+    formed: Formed | None = None
+    try:
+        with Loop(settings.init_timeout_s) as loop:
+            formed = Forming(loop, config, settings).run()
+    except BaseException:
+        if formed is not None:
+            # A signal handler raised as the loop was left.
+            close(formed)
+        raise
+    return formed
 
 
 class Forming:

@@ -39,6 +39,11 @@ def init(config: Config | None = None, options: Options | None = None) -> Group:
         names = ", ".join(" or ".join(names) for names in JACCL_VARIABLES.values())
         raise ConfigError("nothing says which JACCL group this is", hint=f"set {names}")
     chosen = joining.settings_of(options.overrides())
+    if chosen.verify:
+        raise ConfigError(
+            "verify is on, but JACCL's protocol has no place for digests",
+            hint="leave it off here; standfast.init(fabric='verbs') can verify",
+        )
     who = Identity(
         rank=config.rank,
         size=config.size,
@@ -82,18 +87,19 @@ class Group(groups.Group):
     """The ranks of a JACCL group. Made by ``standfast.jaccl.init()``; a context manager.
 
     It has the operations of JACCL's protocol: all_sum, all_max, all_min, all_gather, sum_scatter,
-    send, recv, barrier, and agree; others are a ValueError. Arrays, ``out``, ``timeout_s`` and errors
-    are those of ``standfast.Group``, with these differences:
+    send, recv, barrier, and agree; others are a ValueError. Arrays, ``out``, ``timeout_s`` and
+    errors are those of ``standfast.Group``, with these differences:
 
-    * messages say nothing of themselves: all ranks must issue the same operations, sizes and dtypes
-      in the same order, or the results are wrong. What can be noticed is (CollectiveMismatch);
+    * all ranks must issue the same operations, sizes and dtypes in the same order. Ours notice
+      where others of ours do not, or a message is lost between them (CollectiveMismatch), as far as
+      its frame has room to say so; with a stock rank the result is wrong, unless sizes betray it;
     * a send has no tag, and goes to a neighbour where the group is a ring;
-    * rank 0 learns of the death of any rank, and tells those of the others that are ours; where rank
-      0 is a stock rank, they learn of its death alone. Where nobody tells, an operation in which
-      nothing moves for ``progress_s`` raises NoProgress;
+    * rank 0 learns of the death of any rank, and tells those of the others that are ours; where
+      rank 0 is a stock rank, they learn of its death alone. Where nobody tells, an operation in
+      which nothing moves for ``progress_s`` raises NoProgress;
     * a stock rank that ends looks as if it had died, to those that still need it, and only to them;
-    * max and min hand on a NaN or not, by the order of ranks; float16 and bfloat16 are rounded after
-      each addition.
+    * max and min hand on a NaN or not, by the order of ranks; float16 and bfloat16 are rounded
+      after each addition.
     """
 
     def __init__(self, seat: Seat, config: Config) -> None:

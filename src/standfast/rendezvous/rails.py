@@ -32,9 +32,9 @@ LINKING: Reader[Ends | Linked] = Reader(Ends | Linked)
 PASSING = ("no_gid", "port_down")
 RETRY_S = 0.1
 GIVE_UP_SHARE = 0.1
-# How often to look whether the hello has come, and for how long.
+# How often to look whether the hello has come, and when to say that it has not.
 HELLO_EVERY_S = 0.002
-HELLO_S_MAX = 10.0
+HELLO_LATE_S = 3.0
 
 
 @dataclass
@@ -50,6 +50,7 @@ class Linking:
     connected: bool = False
     peer_connected: bool = False
     greeting: bool = False
+    trouble: str = ""
     warned: bool = False
 
 
@@ -107,6 +108,10 @@ class Rails:
         )
         self._offer(pair)
 
+    def trouble(self, peer: int) -> str:
+        """Return what is waited for between this rank and a peer, or ""."""
+        return self._pairs[peer].trouble if peer in self._pairs else ""
+
     def text(self, peer: int) -> str:
         """Return what messages call the link to a peer."""
         assert self._station is not None
@@ -137,12 +142,9 @@ class Rails:
         self._connect(pair)
 
     def _wait_for_address(self, pair: Linking, error: _core.VerbsError) -> None:
-        left_s = self._loop.timeout_s - self._loop.elapsed_s()
-        if error.args[0] not in PASSING or left_s < GIVE_UP_SHARE * self._loop.timeout_s:
+        if error.args[0] not in PASSING or self._is_nearly_over():
             raise self._failure(error, pair.peer) from error
-        if not pair.warned:
-            log.warning("rank %d waits: %s", self._rank, error.args[1])
-            pair.warned = True
+        self._note(pair, error.args[1])
         self._loop.later(RETRY_S, lambda: self._offer(pair))
 
     def _heard(self, pair: Linking, payload: bytes) -> None:
@@ -187,12 +189,9 @@ class Rails:
             return
         pair.greeting = True
         self._station.greet(pair.peer)
-        self._await_hello(pair, min(self._loop.elapsed_s() + HELLO_S_MAX, self._hello_end_s()))
+        self._await_hello(pair, self._loop.elapsed_s() + HELLO_LATE_S)
 
-    def _hello_end_s(self) -> float:
-        return (1 - GIVE_UP_SHARE) * self._loop.timeout_s
-
-    def _await_hello(self, pair: Linking, end_s: float) -> None:
+    def _await_hello(self, pair: Linking, late_s: float) -> None:
         if self._station is None:
             return
         try:
@@ -200,13 +199,26 @@ class Rails:
         except _core.VerbsError as error:
             raise self._failure(error, pair.peer) from error
         if greeted:
+            pair.trouble = ""
             pair.done()
             return
-        if self._loop.elapsed_s() >= end_s:
-            rails = self._station.silent_rails(pair.peer)
-            text = f"no message came over {rails}: that cable does not join these two, or is dead"
+        rails = self._station.silent_rails(pair.peer)
+        text = f"no message came over {rails}: that cable does not join these two, or is dead"
+        if self._is_nearly_over():
             raise self._trouble(pair, "silent_cable", text)
-        self._loop.later(HELLO_EVERY_S, lambda: self._await_hello(pair, end_s))
+        if self._loop.elapsed_s() >= late_s:
+            self._note(pair, text)
+        self._loop.later(HELLO_EVERY_S, lambda: self._await_hello(pair, late_s))
+
+    def _is_nearly_over(self) -> bool:
+        return self._loop.elapsed_s() >= (1 - GIVE_UP_SHARE) * self._loop.timeout_s
+
+    def _note(self, pair: Linking, text: str) -> None:
+        """Remember what is waited for, and say so once."""
+        pair.trouble = text
+        if not pair.warned:
+            log.warning("rank %d waits: %s", self._rank, text)
+            pair.warned = True
 
     def _failure(self, error: _core.VerbsError, peer: int | None = None) -> FabricError:
         """Return what the core found, with rank and cells."""

@@ -53,6 +53,9 @@ class RailMaker(Protocol):
     def link(self, peer: int, channel: Channel, done: Callable[[], None]) -> None:
         """Join the rails to a peer."""
 
+    def trouble(self, peer: int) -> str:
+        """Say what is waited for, or ""."""
+
     def text(self, peer: int) -> str:
         """Name the link to a peer."""
 
@@ -143,6 +146,8 @@ class Wiring:
             for rank, call in self._calls.items()
             if rank in missing and (attempts := call.dial.attempts).last
         ]
+        if self._rails:
+            details += [f"; {text}" for rank in missing if (text := self._rails.trouble(rank))]
         text = f"no wire to {failures.ranks_text(missing)}{''.join(details)}"
         return Trouble(missing, clipped(text))
 

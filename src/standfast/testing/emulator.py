@@ -34,6 +34,8 @@ FABRIC_VARIABLE = "STANDFAST_EMULATOR_FABRIC"
 HOST_VARIABLE = "STANDFAST_EMULATOR_HOST"
 LIBRARY_PATH_VARIABLE = "DYLD_LIBRARY_PATH" if sys.platform == "darwin" else "LD_LIBRARY_PATH"
 ANSWER_BYTES = 1 << 18
+MEMORY = Path("/dev/shm")
+PREFIX = "standfast-emulator-"
 
 CableState = Literal["up", "down", "errors", "segv", "wedged", "renew"]
 Resource = Literal["queue_pairs", "memory_regions", "protection_domains"]
@@ -96,9 +98,10 @@ class Emulator:
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
         # In memory, where the system has a place for that: the data goes through here.
-        memory = "/dev/shm"
-        place = memory if os.access(memory, os.W_OK) else None
-        self.folder = Path(tempfile.mkdtemp(prefix="standfast-emulator-", dir=place))
+        place = MEMORY if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) else None
+        place = place or Path(tempfile.gettempdir())
+        _sweep(place)
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place))
         self.fabric = self.folder / "fabric"
         self.devices_file = self.folder / "devices.json"
         self._closed = False
@@ -149,7 +152,10 @@ class Emulator:
         }
 
     def jaccl_environment(self, rank: int, coordinator: str) -> dict[str, str]:
-        """Return the variables by which a JACCL program knows its group; `coordinator`: host:port."""
+        """Return the variables by which a JACCL program knows its group.
+
+        `coordinator` is host:port, of rank 0's listener.
+        """
         variables = {"JACCL_RANK": str(rank), "MLX_RANK": str(rank)}
         variables |= {
             "JACCL_IBV_DEVICES": str(self.devices_file),
@@ -182,13 +188,15 @@ class Emulator:
         """Let a fault strike events first, ..., first + count - 1, counted from now on.
 
         Args:
-            kind: lose, duplicate, corrupt, truncate, delay or reorder a message (one send request);
-                fail-send or fail-receive for a completion; fail, slow, kill, stop or segv for a call.
+            kind: lose, duplicate, corrupt, truncate, delay or reorder a message (one send
+                request); fail-send or fail-receive for a completion; fail, slow, kill, stop or segv
+                for a call.
             at: the port "host:device", or the host, where it strikes; None: everywhere.
             call: which call, for the last five: "reg_mr", "modify_rtr", "post_send", ...
             first: the first event that it strikes, from 0.
             count: how many it strikes; None: all that follow.
-            probability: the chance of each of those, drawn from `seed`.
+            probability: the chance of each of those.
+            seed: what chances are drawn from.
             value: nanoseconds (delay, slow), which byte (corrupt), bytes left (truncate), status
                 (fail-send, fail-receive) or what the call returns or sets errno to (fail).
 
@@ -207,9 +215,9 @@ class Emulator:
     def cable(self, name: str, state: CableState) -> None:
         """Pull or plug a cable.
 
-        "down": silence; "errors": all requests complete with errors; "segv": the next call on one of
-        its queue pairs crashes; "wedged": nothing moves though ports stay active; "renew": the link
-        is made anew, and queue pairs connected before are cut off for good.
+        "down": silence; "errors": all requests complete with errors; "segv": the next call on one
+        of its queue pairs crashes; "wedged": nothing moves though ports stay active; "renew": the
+        link is made anew, and queue pairs connected before are cut off for good.
         """
         self.command(f"cable {name} {state}")
 
@@ -252,6 +260,20 @@ class Emulator:
             return Path(f"{self.fabric}{ending}").read_text(encoding="utf-8").splitlines()
         except FileNotFoundError:
             return []
+
+
+def _sweep(place: Path) -> None:
+    """Remove folders whose makers were killed before they could."""
+    for folder in place.glob(f"{PREFIX}*-*"):
+        pid = folder.name.removeprefix(PREFIX).split("-")[0]
+        if not pid.isdigit():
+            continue
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            shutil.rmtree(folder, ignore_errors=True)
+        except PermissionError:
+            continue
 
 
 @functools.cache

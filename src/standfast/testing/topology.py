@@ -1,4 +1,4 @@
-"""Which machines and cables an emulated fabric has: its file, and JACCL's matrix of devices. Pure."""
+"""What an emulated fabric consists of: its file, and JACCL's matrix of devices. Pure."""
 
 from __future__ import annotations
 
@@ -85,8 +85,13 @@ def ring(macs: int, *, cables: int = 1, settings: Sequence[str] = ()) -> Topolog
     return _joined(macs, pairs if macs > 1 else [], cables, settings, prefers_ring=True)
 
 
-def switched(hosts: int, *, rails: int = 1, settings: Sequence[str] = ()) -> Topology:
-    """Plug `rails` ports of each RoCE host into a switch each; hosts are "spark0", "spark1", ..."""
+def switched(
+    hosts: int, *, rails: int = 1, profile: str = "roce", settings: Sequence[str] = ()
+) -> Topology:
+    """Plug `rails` ports of each host into a switch each; hosts are "spark0", "spark1", ...
+
+    profile: "roce" or "infiniband".
+    """
     names = tuple(f"spark{each}" for each in range(hosts))
     devices = tuple(f"rocep1s0f{rail}" for rail in range(rails))
     cables = tuple(
@@ -102,7 +107,7 @@ def switched(hosts: int, *, rails: int = 1, settings: Sequence[str] = ()) -> Top
     matrix = tuple(
         tuple(() if one == other else devices for other in range(hosts)) for one in range(hosts)
     )
-    return Topology(names, cables, matrix, ("profile roce", *settings))
+    return Topology(names, cables, matrix, (f"profile {profile}", *settings))
 
 
 def _joined(
