@@ -27,6 +27,7 @@ from standfast.errors import (
     PeerUnreachable,
     RemoteFailure,
     RendezvousError,
+    StaleGroup,
     StandfastError,
 )
 from standfast.lazy import __getattr__ as __getattr__
@@ -52,6 +53,7 @@ __all__ = [
     "PeerUnreachable",
     "RemoteFailure",
     "RendezvousError",
+    "StaleGroup",
     "StandfastError",
     "Watch",
     "devices",

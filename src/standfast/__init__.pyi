@@ -15,6 +15,7 @@ from standfast.errors import PeerStalled as PeerStalled
 from standfast.errors import PeerUnreachable as PeerUnreachable
 from standfast.errors import RemoteFailure as RemoteFailure
 from standfast.errors import RendezvousError as RendezvousError
+from standfast.errors import StaleGroup as StaleGroup
 from standfast.errors import StandfastError as StandfastError
 from standfast.group import Group as Group
 from standfast.group import init as init

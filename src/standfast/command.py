@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from standfast import exits
+from standfast.launch.options import read_hosts, settle_environment, settle_ranks
 
 
 def _from_0(_ctx: click.Context, _param: click.Parameter, seconds: float | None) -> float | None:
@@ -60,7 +61,9 @@ class GroupedCommand(click.Command):
 def cli(ctx: click.Context, version: bool) -> None:
     """Collective communication in which a dead peer is a prompt, precise error on every rank."""
     if version:
-        click.echo(f"standfast {_version()}")
+        from standfast.version import version as installed
+
+        click.echo(f"standfast {installed()}")
         ctx.exit(exits.OK)
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -70,12 +73,13 @@ def cli(ctx: click.Context, version: bool) -> None:
     cls=GroupedCommand,
     sections={
         "Ranks": ("ranks", "watch"),
-        "Forming again": ("restarts",),
+        "Hosts": ("hosts", "hostfile", "ssh", "python", "env"),
+        "Forming again": ("restarts", "min_ranks", "wait_refill_s", "spares", "checkpoint"),
         "Limits": ("timeout_s", "grace_s", "kill_after_s"),
-        "Output": ("json",),
+        "Input and output": ("stdin", "json", "log_dir", "events", "on_fault"),
     },
     context_settings={"allow_interspersed_args": False, "max_content_width": 100},
-    options_metavar="-n N [OPTIONS] --",
+    options_metavar="-n N [--hosts ...] [OPTIONS] --",
     short_help="Start ranks of a program, and tell who failed first.",
     epilog="""\b
 Exit status:
@@ -96,10 +100,50 @@ Example:
     "--ranks",
     type=click.IntRange(1, 4096),
     metavar="N",
-    required=True,
     envvar="STANDFAST_RUN_RANKS",
     show_envvar=True,
-    help="How many ranks to start on this machine.",
+    help="How many ranks to start. With hosts by default as many as they have room for.",
+)
+@click.option(
+    "--hosts",
+    metavar="HOST[:N],...",
+    callback=read_hosts,
+    envvar="STANDFAST_RUN_HOSTS",
+    show_envvar=True,
+    help="Start ranks on these hosts by ssh, N on each (1); localhost needs no ssh. standfast must"
+    " be installed there, in the same version.",
+)
+@click.option(
+    "--hostfile",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    envvar="STANDFAST_RUN_HOSTFILE",
+    show_envvar=True,
+    help="The same from a file: MLX's JSON, or lines as Open MPI (host slots=N) or Hydra (host:N)"
+    " want them.",
+)
+@click.option(
+    "--ssh",
+    metavar="COMMAND",
+    default="ssh",
+    show_default=True,
+    envvar="STANDFAST_RUN_SSH",
+    show_envvar=True,
+    help='OpenSSH\'s client, with options: "ssh -F my_config".',
+)
+@click.option(
+    "--python",
+    metavar="PATH",
+    envvar="STANDFAST_RUN_PYTHON",
+    show_envvar=True,
+    help="The Python on the hosts that has standfast; by default the path of this one.",
+)
+@click.option(
+    "--env",
+    metavar="NAME[=VALUE]",
+    multiple=True,
+    help="A variable for the ranks. Without a value: hand on the launcher's own. On this machine"
+    " ranks have all of them, on other hosts STANDFAST_... and these.",
 )
 @click.option(
     "--watch",
@@ -120,6 +164,43 @@ Example:
     show_envvar=True,
     help="How often the group may be formed again after a failure; never after a usage (2),"
     " mismatch (76) or configuration (78) error.",
+)
+@click.option(
+    "--min-ranks",
+    type=click.IntRange(min=1),
+    metavar="M",
+    envvar="STANDFAST_RUN_MIN_RANKS",
+    show_envvar=True,
+    help="If hosts are lost, go on with fewer ranks, down to M. By default all are needed.",
+)
+@click.option(
+    "--wait-refill-s",
+    type=float,
+    callback=_from_0,
+    metavar="SECONDS",
+    default=0.0,
+    show_default=True,
+    envvar="STANDFAST_RUN_WAIT_REFILL_S",
+    show_envvar=True,
+    help="How long to wait for lost hosts to come back before going on with fewer, or giving up.",
+)
+@click.option(
+    "--spares",
+    type=click.IntRange(min=0),
+    metavar="K",
+    default=0,
+    show_default=True,
+    envvar="STANDFAST_RUN_SPARES",
+    show_envvar=True,
+    help="Keep K places of the hosts free, with their agents waiting, for ranks of lost hosts.",
+)
+@click.option(
+    "--checkpoint",
+    metavar="PATH",
+    envvar="STANDFAST_RUN_CHECKPOINT",
+    show_envvar=True,
+    help="The file or directory the program saves to. If neither it nor what ranks beat changes"
+    " over 3 generations, the group is not formed again.",
 )
 @click.option(
     "--timeout-s",
@@ -159,14 +240,48 @@ Example:
     show_envvar=True,
     help="Print one JSON object on stdout at the end; the ranks' stdout goes to stderr.",
 )
+@click.option(
+    "--stdin",
+    type=click.Choice(["none", "0", "all"]),
+    default="none",
+    show_default=True,
+    envvar="STANDFAST_RUN_STDIN",
+    show_envvar=True,
+    help="Who gets the launcher's stdin: no rank, rank 0, or each rank all of it.",
+)
+@click.option(
+    "--log-dir",
+    metavar="DIR",
+    envvar="STANDFAST_RUN_LOG_DIR",
+    show_envvar=True,
+    help="Keep each rank's output in files there, too: rank-0.out, rank-0.err, ...",
+)
+@click.option(
+    "--events",
+    metavar="FILE|FD",
+    envvar="STANDFAST_RUN_EVENTS",
+    show_envvar=True,
+    help="Append a line of JSON for each event: started, ready, peer_lost, group_failed,"
+    " restarting, finished.",
+)
+@click.option(
+    "--on-fault",
+    metavar="COMMAND",
+    envvar="STANDFAST_RUN_ON_FAULT",
+    show_envvar=True,
+    help="A shell command to run when a generation has failed; the event is on its stdin and in"
+    " STANDFAST_EVENT.",
+)
 @click.argument("command", nargs=-1, required=True, metavar="PROGRAM [ARGS]...")
 @click.pass_context
 def run(ctx: click.Context, /, command: tuple[str, ...], **options: Any) -> None:
     """Start N ranks of PROGRAM, prefix their output, and report who failed first and why."""
     from standfast.launch.spec import JobSpec, LaunchError
 
+    settle_ranks(options)
     if options["watch"]:
         _check_watch(ranks=options["ranks"], grace_s=options["grace_s"])
+    settle_environment(options, os.environ)
     _open_standard_streams()
     spec = JobSpec(command=command, **options)
     try:
@@ -186,11 +301,44 @@ def _check_watch(*, ranks: int, grace_s: float) -> None:
         raise click.UsageError("--grace-s 0 ends all ranks before --watch can tell them why.")
 
 
+@cli.command(
+    epilog="""\b
+Exit status:
+  0   at least one job runs, and none has failed
+  69  no job runs
+  75  a job has failed or is being formed again
+
+\b
+States: starting (hosts are called), started, ready (every rank of this generation has joined its
+group), failed, restarting, finished.""",
+)
+@click.option("--json", is_flag=True, help="Print a list of objects, one per job.")
+@click.pass_context
+def status(ctx: click.Context, json: bool) -> None:
+    """Tell what the jobs that were started on this machine are doing."""
+    from standfast.launch.listing import lines_of, living_jobs
+
+    jobs = living_jobs(os.environ)
+    if json:
+        from json import dumps
+
+        click.echo(dumps(jobs))
+    else:
+        click.echo("\n".join(lines_of(jobs)))
+    if not jobs:
+        ctx.exit(exits.UNAVAILABLE)
+    failed = any(job["state"] in ("failed", "restarting") for job in jobs)
+    ctx.exit(exits.RETRY if failed else exits.OK)
+
+
 @cli.command(epilog="\b\nExample:\n  standfast explain 75")
 @click.argument("code", type=click.IntRange(0, 255))
 def explain(code: int) -> None:
-    """Say what an exit status means."""
+    """Say what an exit status means, and what to do about it."""
     click.echo(f"{code}: {exits.meaning(code)}")
+    remedy = exits.remedy(code)
+    if remedy:
+        click.echo(f"what to do: {remedy}")
 
 
 @cli.command(
@@ -328,15 +476,6 @@ def _open_standard_streams() -> None:
     while descriptor <= 2:
         descriptor = os.open(os.devnull, os.O_RDWR)
     os.close(descriptor)
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("standfast")
-    except PackageNotFoundError:
-        return "unknown (not installed)"
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ StandfastError
 │   └── DigestMismatch                        verify=True: a rank has other data than the others
 ├── GroupAborted                              somebody called group.abort(reason)
 ├── GroupClosed            (RuntimeError)     used after close(), or in a forked child
+├── StaleGroup             (RuntimeError)     the ranks have formed a later generation of it
 └── InternalError          (RuntimeError)     our bug; please report it
 """
 
@@ -267,6 +268,17 @@ class GroupClosed(StandfastError, RuntimeError):
     """The group was used after ``close()``, or in a child made by fork."""
 
     kind = "closed"
+
+
+class StaleGroup(StandfastError, RuntimeError):
+    """This generation of the group is over: the others went on with, or this rank is in, a later.
+
+    Raised by calls on a group that has been formed again, by a process that comes to join a
+    generation that is past, and by a rank without which the others went on.
+    """
+
+    kind = "stale"
+    exit_code = exits.RETRY
 
 
 class InternalError(StandfastError, RuntimeError):

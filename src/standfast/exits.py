@@ -31,6 +31,28 @@ MEANING = {
     NOT_FOUND: "the program was not found, or the program's own exit status",
 }
 
+REMEDY = {
+    FAILURE: "read the program's own output above the report; the report names the first rank",
+    USAGE: "see the command's --help",
+    UNAVAILABLE: "the message names the rank or host that did not come, and why; start it again"
+    " when that one can be reached",
+    SOFTWARE: "report the message and its traceback",
+    RETRY: "start the job again, or let --restarts do so; a rank that is lost again and again has a"
+    " reason of its own in its output",
+    MISMATCH: "make all ranks call the same operations with the same sizes; the error lists who"
+    " called what",
+    CONFIG: "set right what the message names: it has the argument or variable, and its value",
+    TIMEOUT: "give the job more time with --timeout-s, or find out what it was waiting for",
+    NOT_EXECUTABLE: "chmod +x, or start it by its interpreter: -- python train.py",
+    NOT_FOUND: "check the name and PATH, on every host of the job",
+    SIGNAL_BASE + signal.SIGINT: "nothing: somebody pressed Ctrl-C",
+    SIGNAL_BASE + signal.SIGKILL: "look for the kernel's out-of-memory killer (dmesg), or for who"
+    " sent the signal",
+    SIGNAL_BASE + signal.SIGSEGV: "a crash in native code: run with PYTHONFAULTHANDLER=1 to see"
+    " where",
+    SIGNAL_BASE + signal.SIGPIPE: "the reader of the job's output went away, or its disk is full",
+}
+
 
 def signal_name(number: int) -> str:
     """Return "SIGKILL" for 9; "signal 99" where there is no name."""
@@ -48,3 +70,8 @@ def meaning(code: int) -> str:
         number = code - SIGNAL_BASE
         return f"ended by signal {number} ({signal_name(number)})"
     return "the program's own exit status"
+
+
+def remedy(code: int) -> str:
+    """Return what to do about an exit status; empty if that is the program's matter."""
+    return REMEDY.get(code, "")

@@ -14,13 +14,24 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from standfast import _core, hooks, identity, joining, operations, splitting
+from standfast import (
+    _core,
+    hooks,
+    identity,
+    joining,
+    notices,
+    operations,
+    reforming,
+    reports,
+    splitting,
+)
 from standfast.async_forms import AsyncForms
-from standfast.errors import GroupClosed, StandfastError
+from standfast.errors import GroupClosed, StaleGroup, StandfastError
 from standfast.handles import Completions, Handle
 from standfast.joining import Seat
 from standfast.membership import Membership, printable
 from standfast.operations import Member, Plan
+from standfast.rendezvous.lineage import Lineage
 from standfast.settings import Settings
 
 TOP_NAME = "world"
@@ -36,6 +47,7 @@ def init(
     topology: str | None = None,
     timeout_s: float | None = None,
     key: str | bytes | None = None,
+    state: bytes = b"",
     **settings: Any,
 ) -> Group:
     """Form a group with the other ranks of this job, in any start order, and return it.
@@ -54,7 +66,10 @@ def init(
         timeout_s: the one deadline for forming the group, in seconds; 60 by default.
         key: pre-shared key of at least 16 bytes, by which both ends of each connection prove
             themselves.
-        settings: any further field of ``standfast.settings.Settings``.
+        state: what this rank says of the state that it holds, e.g. a step number or a digest, at
+            most 64 bytes; all ranks read it in ``Group.states``.
+        settings: any further field of ``standfast.settings.Settings``. With ``join`` this process
+            is a newcomer: it waits for the ranks at those addresses to call ``reform()``.
 
     Raises:
         ConfigError: arguments or environment are wrong or contradict each other.
@@ -70,9 +85,12 @@ def init(
             **settings,
         }
     )
+    state = reforming.check_state(state)
+    if chosen.join is not None:
+        return _opened(joining.come_new(chosen, state))
     who = identity.resolve(rank=rank, size=size, coordinator=coordinator, generation=generation)
     with joining.reported(who, chosen):
-        return _form(who, chosen, name="", world_rank=who.rank)
+        return _form(who, chosen, name="", world_rank=who.rank, state=state)
 
 
 def _form(
@@ -83,11 +101,23 @@ def _form(
     world_rank: int,
     listener: socket.socket | None = None,
     check: Callable[[], None] | None = None,
+    state: bytes = b"",
 ) -> Group:
     """Meet the other ranks, and become a group with them."""
-    seat = joining.join(
-        who, chosen, name=name, world_rank=world_rank, listener=listener, check=check
+    return _opened(
+        joining.join(
+            who,
+            chosen,
+            name=name,
+            world_rank=world_rank,
+            listener=listener,
+            check=check,
+            state=state,
+        )
     )
+
+
+def _opened(seat: Seat) -> Group:
     group = Group(seat)
     hooks.opened(group)
     return group
@@ -123,6 +153,9 @@ class Group(Membership, AsyncForms):
         super().__init__(seat, f"group {seat.name or TOP_NAME}")
         self._name = seat.name
         self._me = Member(self.rank, self.size)
+        self._lineage = seat.lineage
+        self._old_ranks = seat.old_ranks
+        self._standby = seat.standby
         self._splits = 0
         self._completions: Completions | None = None
         self._handles_lock = threading.Lock()  # guards _handles; nothing else is locked under it
@@ -134,6 +167,38 @@ class Group(Membership, AsyncForms):
     def name(self) -> str:
         """``"world"``; groups made by ``split()`` have names such as ``"world/1.0"``."""
         return self._name or TOP_NAME
+
+    @property
+    def id(self) -> str:
+        """12 hex digits: the same on all ranks and in all generations, and in no other group."""
+        return "" if self._lineage is None else self._lineage.group
+
+    @property
+    def old_ranks(self) -> tuple[int | None, ...]:
+        """By rank: the number that each had in the generation before; None for newcomers.
+
+        All None where ``init()`` formed the group, but not for one that a newcomer joined.
+        """
+        return self._old_ranks
+
+    @property
+    def old_rank(self) -> int | None:
+        """This process's number in the generation before, or None."""
+        return self._old_ranks[self.rank] if self._old_ranks else None
+
+    @property
+    def states(self) -> tuple[bytes, ...]:
+        """By rank: what each said of its state when this generation was formed."""
+        return self._formation.states
+
+    def addresses(self) -> list[str]:
+        """Return ``host:port`` of each rank, where it is found when the group forms again.
+
+        Joined by commas they are ``init(join=...)`` (STANDFAST_JOIN) of a newcomer.
+        """
+        if self._lineage is None:
+            return []
+        return [str(e) for e in reforming.addresses(self._lineage, self._who.coordinator)]
 
     def links(self) -> Mapping[int, str]:
         """Return what carries data to each other rank: ``{1: "shm", 2: "tcp 10.0.0.3:41234"}``."""
@@ -365,6 +430,88 @@ class Group(Membership, AsyncForms):
                 check=self._raise_failure,
             )
 
+    # --- again --------------------------------------------------------------------------------
+
+    def reform(
+        self,
+        *,
+        min_size: int | None = None,
+        max_size: int | None = None,
+        wait_s: float = 0.0,
+        timeout_s: float | None = None,
+        state: bytes = b"",
+    ) -> Group:
+        """Form the group again with those who are left, in this process, and return the new one.
+
+        To be called by every survivor after an error that ended the group. It is closed by that;
+        calls on it raise StaleGroup from then on. Ranks are numbered anew in their old order
+        (rank 0 is the lowest that came without delay), newcomers behind them. No rank returns
+        before all are there, in the same generation.
+
+        A rank whose process is gone is not waited for; one that is alive, until it calls this, but
+        no longer than for three quarters of timeout_s. A rank that froze, or that the network has
+        lost, is not waited for: if it comes too late, it gets StaleGroup.
+
+        Args:
+            min_size: how many ranks it takes, newcomers too. Without it more than half of the old
+                ranks must come, so that a cut network can't leave two groups behind.
+            max_size: how many it takes at most: as many as the group had at first. Survivors are
+                always taken.
+            wait_s: how long to wait for newcomers if there are fewer than max_size.
+            timeout_s: the one deadline for all, in seconds; wait_s + the setting init_timeout_s.
+            state: as in ``init()``: what this rank still holds; see ``states``.
+
+        Raises:
+            RendezvousError: not enough ranks came before the deadline; ``missing`` has the others.
+            StaleGroup: the others went on without this rank.
+            GroupClosed: it was closed, or formed again by another thread; in a forked child.
+        """
+        known = self._lineage
+        if known is None:
+            raise self._closed_error()
+        wish = reforming.wish_of(min_size, max_size, wait_s, known)
+        state = reforming.check_state(state)
+        if timeout_s is None:
+            timeout_s = wish.wait_s + self._settings.init_timeout_s
+        past = self._give_up(known)
+        try:
+            seat = joining.rejoin(past, wish, timeout_s, state, self._world_rank)
+        except BaseException:
+            if past.standby is not None:
+                past.standby.close()
+            raise
+        self._over = self._stale_error(seat.who.generation)
+        self._tell_launcher("ready", seat.who.generation)
+        return _opened(seat)
+
+    def _tell_launcher(self, kind: str, generation: int) -> None:
+        notices.tell(self._settings.report_dir, kind, self._world_rank, generation)
+
+    def _give_up(self, known: Lineage) -> reforming.Past:
+        """Close this generation, but keep the port at which this rank is found."""
+        with self._lock:
+            if self._closed or self._is_a_child():
+                raise copy.copy(self._over) if self._over else self._closed_error()
+            standby, self._standby = self._standby, None
+        cause = self.last_failure()
+        self.told()
+        if self._settings.report_dir is not None:
+            reports.write_reforming(
+                self._settings.report_dir, self._world_rank, self.generation, self.addresses()
+            )
+            self._tell_launcher("reform", self.generation)
+        self.end("orderly")
+        return reforming.Past(known, self._who, self._settings, self._name, standby, cause)
+
+    def _stale_error(self, generation: int) -> StaleGroup:
+        return StaleGroup(
+            f"generation {self.generation} of the group {self.name} is over: this process is in "
+            f"generation {generation}",
+            hint="use the group that reform() returned",
+            here=self.rank,
+            generation=self.generation,
+        )
+
     # --- the end ------------------------------------------------------------------------------
 
     def abort(self, reason: str) -> None:
@@ -419,6 +566,10 @@ class Group(Membership, AsyncForms):
         ended = super().end(how)
         if self._completions is not None and os.getpid() == self._pid:
             self._completions.close()
+        with self._lock:
+            standby, self._standby = self._standby, None
+        if standby is not None and not self._is_a_child():
+            standby.close()
         return ended
 
     def fault(self, failure: _core.Failure, plan: Plan | None = None) -> StandfastError:

@@ -91,6 +91,17 @@ def resolve(
     )
 
 
+def slot(environ: Environ | None = None) -> int | None:
+    """Return the rank by which our launcher counts this process, whatever its group says."""
+    found = OURS.rank.read(os.environ if environ is None else environ)
+    return found.value if found else None
+
+
+def job_id(environ: Environ | None = None) -> str | None:
+    """Return the id of the job that our launcher gave, if it did."""
+    return _job_id(OURS, os.environ if environ is None else environ)
+
+
 def _launchers(environ: Environ) -> Sequence[Launcher]:
     """Return the rows to ask: all, or those that STANDFAST_LAUNCHER names."""
     chosen = environ.get("STANDFAST_LAUNCHER")

@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from standfast import _core, hooks, identity, rendezvous, reports
+from standfast import _core, hooks, identity, reforming, rendezvous, reports
 from standfast import settings as configuration
 from standfast.errors import RendezvousError, StandfastError
 from standfast.messages import Place
+from standfast.notices import Obituaries, tell
 from standfast.rendezvous import Formation
+from standfast.rendezvous.lineage import Lineage, Wish
 from standfast.settings import Settings
+from standfast.standby import StandBy
 
 logger = logging.getLogger("standfast")
 
@@ -42,9 +45,10 @@ def settings_of(overrides: Mapping[str, Any], usual: Mapping[str, Any] | None = 
 
 @contextmanager
 def reported(who: identity.Identity, chosen: Settings) -> Iterator[None]:
-    """Tell the launcher of what keeps this rank from joining."""
+    """Tell the launcher that this rank has joined, or of what keeps it from that."""
     try:
         yield
+        tell(chosen.report_dir, "ready", who.rank, who.generation)
     except StandfastError as error:
         if chosen.report_dir is not None:
             reports.write(chosen.report_dir, who.rank, who.generation, error)
@@ -61,6 +65,9 @@ class Seat:
     formation: Formation
     name: str
     world_rank: int
+    lineage: Lineage | None = None
+    old_ranks: tuple[int | None, ...] = ()
+    standby: StandBy | None = None
 
     def place(self) -> Place:
         """Return what messages tell of this rank and the others."""
@@ -88,9 +95,40 @@ def join(
     wires: bool = True,
     listener: socket.socket | None = None,
     check: Callable[[], None] | None = None,
+    state: bytes = b"",
 ) -> Seat:
     """Meet the other ranks, and hand the connections to a core of our own."""
-    formation = rendezvous.form(who, chosen, name=name, wires=wires, listener=listener, check=check)
+    if check is None:
+        check = Obituaries(chosen.report_dir, who.rank, who.generation).check
+    formation = rendezvous.form(
+        who, chosen, name=name, wires=wires, listener=listener, check=check, state=state
+    )
+    standby = None if formation.standby is None else StandBy(formation.standby)
+    try:
+        core = started(who, chosen, formation)
+    except BaseException:
+        if standby is not None:
+            standby.close()
+        raise
+    return Seat(
+        core,
+        who,
+        chosen,
+        formation,
+        name,
+        world_rank,
+        reforming.first_lineage(who, formation),
+        (None,) * who.size,
+        standby,
+    )
+
+
+def started(who: identity.Identity, chosen: Settings, formation: Formation) -> _core.Group:
+    """Hand a formation's connections to a core.
+
+    Raises:
+        RendezvousError: the system does not give what it needs.
+    """
     try:
         core = core_of(who, chosen, formation)
     except OSError as error:
@@ -104,7 +142,76 @@ def join(
         logger.warning(
             "rank %d has no sentinel, so that its death may be known late: %s", who.rank, trouble
         )
-    return Seat(core, who, chosen, formation, name, world_rank)
+    return core
+
+
+def rejoin(
+    past: reforming.Past, wish: Wish, timeout_s: float, state: bytes, world_rank: int
+) -> Seat:
+    """Form the next generation of a group with those who are left, and newcomers."""
+    standby = past.standby
+    listener = None if standby is None else standby.listener
+    return _seat_of(
+        *reforming.again(past, wish, timeout_s, _former(past.name, state, listener)),
+        name=past.name,
+        world_rank=world_rank,
+        standby=standby,
+    )
+
+
+def come_new(chosen: Settings, state: bytes) -> Seat:
+    """Be taken into a group that forms again (settings.join)."""
+    assert chosen.join is not None
+    following, formation = reforming.join(
+        chosen.join, chosen, _former("", state, None), identity.job_id()
+    )
+    standby = None if formation.standby is None else StandBy(formation.standby)
+    slot = identity.slot()
+    return _seat_of(
+        following,
+        formation,
+        name="",
+        world_rank=following.who.rank if slot is None else slot,
+        standby=standby,
+    )
+
+
+def _former(name: str, state: bytes, standby: socket.socket | None) -> reforming.Form:
+    def form(following: reforming.Next) -> Formation:
+        return rendezvous.form(
+            following.who,
+            following.settings,
+            name=name,
+            listener=following.listener,
+            check=following.check,
+            standby=standby,
+            state=state,
+        )
+
+    return form
+
+
+def _seat_of(
+    following: reforming.Next,
+    formation: Formation,
+    *,
+    name: str,
+    world_rank: int,
+    standby: StandBy | None,
+) -> Seat:
+    """Start the core of a generation that was formed again; answer at the stand-by port."""
+    who, chosen, outcome = following.who, following.settings, following.outcome
+    try:
+        core = started(who, chosen, formation)
+    except BaseException:
+        if standby is not None:
+            standby.close()
+        raise
+    known = reforming.next_lineage(outcome, formation)
+    if standby is not None:
+        standby.serve(known, reforming.hello_at_work(who, chosen, name), chosen.key)
+    old_ranks = tuple(None if rank < 0 else rank for rank in outcome.old_ranks)
+    return Seat(core, who, chosen, formation, name, world_rank, known, old_ranks, standby)
 
 
 def _sentinel(chosen: Settings) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from standfast import _core, hooks, messages, reports
+from standfast import _core, hooks, messages, notices, reports
 from standfast.errors import GroupClosed, StandfastError
 from standfast.herald import Event, Herald
 from standfast.hints import Hint, hint_of
@@ -253,7 +253,9 @@ class Membership:
         if first and not isinstance(error, GroupClosed):
             logger.info("%s", error)  # raised next: it needs no second line on stderr
             if self._settings.report_dir is not None:
-                reports.write(self._settings.report_dir, self._world_rank, self.generation, error)
+                directory, rank = self._settings.report_dir, self._world_rank
+                reports.write(directory, rank, self.generation, error)
+                notices.tell_fault(directory, rank, self.generation, error)
         return error
 
     def told(self) -> None:

@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from standfast.errors import StandfastError
 
@@ -21,6 +22,26 @@ _written: set[Path] = set()
 def now_ns() -> int:
     """Return CLOCK_MONOTONIC, which all processes of a host share, in nanoseconds."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+def write_reforming(
+    directory: str | os.PathLike[str], rank: int, generation: int, addresses: list[str]
+) -> None:
+    """Write ``reform-<rank>-gen<generation>.json`` atomically, as a rank begins to form again.
+
+    So a launcher knows that the rank lives on by itself, and where newcomers are to ask
+    (``STANDFAST_JOIN``).
+
+    Args:
+        directory: where to; it must exist.
+        rank: as the launcher counts it.
+        generation: the one that is over.
+        addresses: of all its ranks.
+    """
+    _place(
+        Path(directory) / f"reform-{rank}-gen{generation}.json",
+        {"pid": os.getpid(), "addresses": addresses, "began_ns": now_ns()},
+    )
 
 
 def write(
@@ -38,9 +59,13 @@ def write(
     if path in _written:
         return
     _written.add(path)
+    _place(path, {"error": error.to_dict(), "raised_ns": now_ns()})
+
+
+def _place(path: Path, content: dict[str, Any]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(json.dumps({"error": error.to_dict(), "raised_ns": now_ns()}))
+        temporary.write_text(json.dumps(content))
         temporary.replace(path)
     except OSError as problem:
-        logger.warning("the error report %s could not be written: %s", path, problem)
+        logger.warning("the report %s could not be written: %s", path, problem)

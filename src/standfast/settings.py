@@ -332,6 +332,13 @@ class Settings:
         "STANDFAST_REPORT_DIR",
         meaning="directory for flight records and reports; none are written without it",
     )
+    join: str | None = setting(
+        None,
+        text,
+        "STANDFAST_JOIN",
+        meaning="for a newcomer: host:port,... of a group's ranks, into which init() is taken when"
+        " they call reform(); rank, size and coordinator are not asked for then",
+    )
     listen_fd: int | None = setting(
         None,
         descriptor,

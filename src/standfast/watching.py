@@ -16,6 +16,7 @@ from standfast import hooks, identity, joining
 from standfast.errors import ConfigError, RendezvousError, StandfastError
 from standfast.joining import Seat
 from standfast.membership import Membership, printable
+from standfast.notices import Beats
 
 OnFault = Literal["raise", "exit"] | Callable[[StandfastError], object]
 
@@ -105,6 +106,7 @@ class Watch(Membership):
         """Not for users: ``standfast.watch()`` makes it."""
         super().__init__(seat, "watch")
         self._on_fault = on_fault
+        self._beats = Beats(seat.settings.report_dir, self.rank, self.generation)
 
     def begin(self) -> None:
         """Start what on_fault needs. RuntimeError if no thread can be had."""
@@ -132,6 +134,7 @@ class Watch(Membership):
             raise ValueError(f"step is {step}; it must be from 0 to 2**64 - 1")
         if not self._closed:
             self._core.beat(printable(label), step)
+            self._beats.beat(step)
 
     def idle(self) -> None:
         """Tell that there is nothing to do: no progress is expected until the next ``beat()``."""

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from standfast.launch.environment import Formation, Listeners, rank_environment, ward_environment
+from standfast.launch.environment import (
+    Formation,
+    Listeners,
+    alone,
+    rank_environment,
+    ward_environment,
+)
 
 FORMATION = Formation(
     job_id="standfast-1",
@@ -19,7 +25,7 @@ FORMATION = Formation(
 
 def test_identity() -> None:
     """A rank learns who it is in standfast's words and in torch's."""
-    environment = rank_environment({"HOME": "/h"}, FORMATION, rank=3, listeners=None)
+    environment = rank_environment({"HOME": "/h"}, FORMATION, place=alone(3, 4), listeners=None)
     assert environment == {
         "HOME": "/h",
         "STANDFAST_RANK": "3",
@@ -50,7 +56,7 @@ def test_the_users_own_values_win() -> None:
         "STANDFAST_FABRIC": "tcp",
         "PYTHONUNBUFFERED": "0",
     }
-    environment = rank_environment(users, FORMATION, rank=0, listeners=Listeners(9))
+    environment = rank_environment(users, FORMATION, place=alone(0, 4), listeners=Listeners(9))
     assert {name: environment[name] for name in users} == users
     assert environment["STANDFAST_LISTEN_FD"] == "9"
 
@@ -65,7 +71,7 @@ def test_an_outer_launcher_does_not_shine_through() -> None:
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "STANDFAST_KEY": "",
     }
-    environment = rank_environment(outer, FORMATION, rank=3, listeners=None)
+    environment = rank_environment(outer, FORMATION, place=alone(3, 4), listeners=None)
     assert not {name for name in environment if name.startswith("TORCHELASTIC")}
     assert "STANDFAST_LISTEN_FD" not in environment
     assert environment["STANDFAST_RANK"] == "3"
@@ -77,11 +83,11 @@ def test_a_wardens_own_meeting_is_its_own() -> None:
     """Wardens meet elsewhere than their programs, which see nothing of that."""
     formation = dataclasses.replace(FORMATION, watch_port=5003)
     outer = {"STANDFAST_WATCH_COORDINATOR": "elsewhere:1", "STANDFAST_WATCH_LISTEN_FD": "4"}
-    warden = rank_environment(outer, formation, rank=0, listeners=Listeners(9, 10))
+    warden = rank_environment(outer, formation, place=alone(0, 4), listeners=Listeners(9, 10))
     assert warden["STANDFAST_WATCH_COORDINATOR"] == "127.0.0.1:5003"
     assert warden["STANDFAST_WATCH_LISTEN_FD"] == "10"
     assert Listeners(9, 10).all() == (9, 10)
     ward = ward_environment(warden)
-    assert ward == rank_environment({}, FORMATION, rank=0, listeners=Listeners(9))
-    unwatched = rank_environment(outer, FORMATION, rank=1, listeners=None)
+    assert ward == rank_environment({}, FORMATION, place=alone(0, 4), listeners=Listeners(9))
+    unwatched = rank_environment(outer, FORMATION, place=alone(1, 4), listeners=None)
     assert not [name for name in unwatched if "WATCH" in name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -173,7 +174,7 @@ def test_sigkill_of_launcher_and_guardian(tmp_path: Path) -> None:
     wait_until(lambda: not any(lives(pid) for pid in pids), 5.0)
     launcher.communicate()
     for each in (tmp_path / "tmp").iterdir():
-        each.rmdir()
+        shutil.rmtree(each)  # nobody is left to remove it
 
 
 def test_a_killed_guardian_is_replaced(tmp_path: Path) -> None:

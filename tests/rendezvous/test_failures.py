@@ -13,8 +13,10 @@ from standfast.errors import (
     PeerLeft,
     RemoteFailure,
     RendezvousError,
+    StaleGroup,
     StandfastError,
 )
+from standfast.rendezvous.protocol import VERSION
 from tests.rendezvous.processes import Outcome, Rank, Ranks, assert_formed
 
 # Promised is 1 s; the machine that runs the tests may be loaded.
@@ -306,8 +308,9 @@ def test_a_frozen_coordinator_is_named(ranks: Ranks) -> None:
         ({"rank": 2, "size": 7}, ConfigError, "group of 7, rank 0 in a group of 3"),
         ({"rank": 9}, ConfigError, "not one of the 3 ranks 0..2"),
         ({"version": "9.9"}, ConfigError, "runs standfast 9.9"),
-        ({"protocol": 9}, ConfigError, "version 3 of the protocol, this rank 9"),
+        ({"protocol": 9}, ConfigError, f"version {VERSION} of the protocol, this rank 9"),
         ({"generation": 2}, RendezvousError, "generation 2; this is generation 1"),
+        ({"generation": 0}, StaleGroup, "generation 0; this is generation 1"),
         ({"name": "other"}, RendezvousError, "group 'other'"),
         ({"job_id": "b"}, RendezvousError, "job 'b'; this is job 'a'"),
         ({"silence_s": 30.0}, ConfigError, "silence_s=30.0 (rank 0: 20.0)"),

@@ -61,6 +61,7 @@ def test_an_equal_rank_is_admitted() -> None:
     [
         (1, {"name": "x"}, "rendezvous", "group 'x'; this is group ''"),
         (1, {"generation": 2}, "rendezvous", "generation 2; this is generation 1"),
+        (1, {"generation": 0}, "stale", "generation 0; this is generation 1"),
         (1, {"version": "2"}, "config", "runs standfast 2, rank 0 runs 1.0"),
         (1, {"wires": False}, "config", "called standfast.watch(), rank 0 standfast.init()"),
         (1, {"size": 3}, "config", "in a group of 3, rank 0 in a group of 4"),

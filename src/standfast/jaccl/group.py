@@ -126,6 +126,18 @@ class Group(groups.Group):
         """Raise ValueError: JACCL has no groups within a group."""
         raise ValueError(plans.refusal("split"))
 
+    def reform(
+        self,
+        *,
+        min_size: int | None = None,
+        max_size: int | None = None,
+        wait_s: float = 0.0,
+        timeout_s: float | None = None,
+        state: bytes = b"",
+    ) -> groups.Group:
+        """Raise ValueError: stock ranks cannot form again; start all of them anew."""
+        raise ValueError(plans.refusal("reform"))
+
     def _run(self, plan: Plan) -> Any:
         plans.check(plan, self._me, is_ring=self._topology == RING)
         return super()._run(plan)

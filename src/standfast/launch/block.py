@@ -46,7 +46,12 @@ def headline(verdict: Verdict) -> str:
     cause = verdict.cause
     if cause is None:
         return "the group failed, but no rank by itself: each error names another rank, or none"
-    return f"the group failed: rank {cause.rank} {_how(cause)}"
+    return f"the group failed: rank {cause.rank}{_where(cause)} {_how(cause)}"
+
+
+def _where(each: RankVerdict) -> str:
+    """Return " on host-b"; nothing on the launcher's own machine, and where _how() says it."""
+    return f" on {each.end.host}" if each.end.host and not each.end.lost else ""
 
 
 def ending(status: int, verdict: Verdict, *, used_up: bool) -> str:
@@ -70,7 +75,7 @@ def _sorted(verdict: Verdict, tag: Tag) -> list[RankVerdict]:
 
 def _rank_lines(each: RankVerdict, verdict: Verdict) -> list[str]:
     text = _cause_text(each, verdict) if each.tag is Tag.CAUSE else _follower_text(each)
-    lines = [f"  rank {each.rank:<2} {each.tag.value:<8}  {text}"]
+    lines = [f"  rank {each.rank:<2} {each.tag.value:<8}  {text}{_where(each)}"]
     if each.report is not None:
         message = [printable(line) for line in each.report.message.split("\n")]
         lines.append(f"{INDENT}{each.report.type}: {message[0]}")

@@ -21,16 +21,44 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Formation:
-    """What all ranks of one generation have in common. watch_port: of their wardens, if any."""
+    """What all ranks of one generation have in common. watch_port: of their wardens, if any.
+
+    Ports and report_dir are filled in where the ranks are started; `host` is rank 0's address.
+    """
 
     job_id: str
     generation: int
     size: int
-    port: int
-    master_port: int
     key: str
-    report_dir: str
+    port: int = 0
+    master_port: int = 0
+    report_dir: str = ""
     watch_port: int | None = None
+    host: str = HOST
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank is among those of its host; `node` is the host's number.
+
+    data_address: where the host file wants its data; None leaves it to the rank.
+    """
+
+    rank: int
+    local_rank: int
+    local_size: int
+    node: int = 0
+    data_address: str | None = None
+
+
+def alone(rank: int, size: int) -> Place:
+    """Return the place of a rank in a job of one host."""
+    return Place(rank, rank, size)
+
+
+def endpoint(host: str, port: int) -> str:
+    """Return "host:port", with brackets for IPv6."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,56 +74,63 @@ class Listeners:
 
 
 def rank_environment(
-    inherited: Mapping[str, str], formation: Formation, *, rank: int, listeners: Listeners | None
+    inherited: Mapping[str, str],
+    formation: Formation,
+    *,
+    place: Place,
+    listeners: Listeners | None,
 ) -> dict[str, str]:
     """Return the whole environment of one rank; `listeners` only for rank 0.
 
     The identity is always ours. The user's own STANDFAST_KEY, STANDFAST_EXIT_ON_FAULT and
-    PYTHONUNBUFFERED win.
+    PYTHONUNBUFFERED and STANDFAST_DATA_ADDRESS win.
     """
     environment = {name: text for name, text in inherited.items() if name not in NOT_INHERITED}
-    environment |= _identity(formation, rank) | _torch_identity(formation, rank)
+    environment |= _identity(formation, place) | _torch_identity(formation, place)
     if formation.watch_port is not None:
-        environment[WATCH_COORDINATOR] = f"{HOST}:{formation.watch_port}"
+        environment[WATCH_COORDINATOR] = endpoint(formation.host, formation.watch_port)
     if listeners is not None:
         environment["STANDFAST_LISTEN_FD"] = str(listeners.group)
         if listeners.watch is not None:
             environment[WATCH_LISTEN_FD] = str(listeners.watch)
-    for name, text in _defaults(formation).items():
+    for name, text in _defaults(formation, place).items():
         environment[name] = environment.get(name) or text
     return environment
 
 
-def _identity(formation: Formation, rank: int) -> dict[str, str]:
+def _identity(formation: Formation, place: Place) -> dict[str, str]:
     return {
-        "STANDFAST_RANK": str(rank),
+        "STANDFAST_RANK": str(place.rank),
         "STANDFAST_WORLD_SIZE": str(formation.size),
-        "STANDFAST_LOCAL_RANK": str(rank),
-        "STANDFAST_COORDINATOR": f"{HOST}:{formation.port}",
+        "STANDFAST_LOCAL_RANK": str(place.local_rank),
+        "STANDFAST_COORDINATOR": endpoint(formation.host, formation.port),
         "STANDFAST_GENERATION": str(formation.generation),
         "STANDFAST_JOB_ID": formation.job_id,
         "STANDFAST_REPORT_DIR": formation.report_dir,
     }
 
 
-def _torch_identity(formation: Formation, rank: int) -> dict[str, str]:
+def _torch_identity(formation: Formation, place: Place) -> dict[str, str]:
     return {
-        "RANK": str(rank),
+        "RANK": str(place.rank),
         "WORLD_SIZE": str(formation.size),
-        "LOCAL_RANK": str(rank),
-        "LOCAL_WORLD_SIZE": str(formation.size),
-        "NODE_RANK": "0",
-        "MASTER_ADDR": HOST,
+        "LOCAL_RANK": str(place.local_rank),
+        "LOCAL_WORLD_SIZE": str(place.local_size),
+        "NODE_RANK": str(place.node),
+        "MASTER_ADDR": formation.host,
         "MASTER_PORT": str(formation.master_port),
     }
 
 
-def _defaults(formation: Formation) -> dict[str, str]:
-    return {
+def _defaults(formation: Formation, place: Place) -> dict[str, str]:
+    defaults = {
         "STANDFAST_KEY": formation.key,
         "STANDFAST_EXIT_ON_FAULT": "1",
         "PYTHONUNBUFFERED": "1",
     }
+    if place.data_address is not None:
+        defaults["STANDFAST_DATA_ADDRESS"] = place.data_address
+    return defaults
 
 
 def ward_environment(warden: Mapping[str, str]) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import selectors
 import signal
-import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,15 +11,18 @@ from typing import TYPE_CHECKING
 
 from standfast import exits
 from standfast.launch.clock import now_ns
-from standfast.launch.environment import Formation, Listeners, rank_environment
-from standfast.launch.guardian import Guardian
+from standfast.launch.crew import Crew, Member
+from standfast.launch.environment import Formation
 from standfast.launch.inbox import SignalInbox
+from standfast.launch.ledger import Ledger
+from standfast.launch.notices import obituary
 from standfast.launch.output import Output
-from standfast.launch.parts import ExitWatch
 from standfast.launch.plan import Step, hastened, kill_plan, stop_plan
-from standfast.launch.process import Program, RankProcess, start_rank
-from standfast.launch.records import Stop, StopReason
+from standfast.launch.progress import mark_of
+from standfast.launch.records import RankEnd, Stop, StopReason
 from standfast.launch.spec import JobSpec
+from standfast.launch.stdin import Stdin
+from standfast.launch.stragglers import hopeless
 
 if TYPE_CHECKING:
     from standfast.launch.verdicts import GenerationRecord, Report
@@ -34,6 +36,8 @@ SAME_CTRL_C_NS = 50_000_000
 DESTROY_NS = 2_000_000_000
 NOTICE_NS = 1_000_000_000
 POLL_S = 0.02
+GIVEN_UP = frozenset({"stalled", "unreachable"})
+"""Errors about a rank that does nothing any more. One that failed may be busy with its own end."""
 REASONS = {
     signal.SIGINT: StopReason.INTERRUPT,
     signal.SIGTERM: StopReason.TERMINATE,
@@ -48,8 +52,11 @@ class Workshop:
     selector: selectors.BaseSelector
     output: Output
     inbox: SignalInbox
-    guardian: Guardian
-    read_reports: Callable[[int], dict[int, Report]]
+    stdin: Stdin
+    crew: Crew
+    ledger: Ledger
+    settle: Callable[[], None]
+    """Called on each turn: lets events and the status out."""
 
 
 class Generation:
@@ -63,58 +70,45 @@ class Generation:
         self._formation = formation
         self._deadline_ns = deadline_ns
         self._began_ns = now_ns()
-        self._members: dict[int, RankProcess] = {}
+        self._members: dict[int, Member] = {}
         self._stops: list[Stop] = []
         self._plan: list[Step] = []
         self._signalled_ns: int | None = None
         self._notice_ns: int | None = None
         self._abandon_ns: int | None = None
-        self._leftovers: list[int] = []
-        self._watch = ExitWatch(workshop.selector, self._ended)
+        self._leftovers: list[Member] = []
+        self._mourned = False
+        self._passed: set[int] = set()
 
-    def run(
-        self, program: Program, listener: socket.socket, watch_listener: socket.socket | None
-    ) -> GenerationRecord:
+    def run(self) -> GenerationRecord:
         """Start the ranks and see them to their end. OSError where one could not be started."""
-        opened = [each for each in (listener, watch_listener) if each is not None]
+        crew = self._shop.crew
         try:
-            self._start(program, opened)
+            crew.start(self._formation, self._members, self._ended)
+            places = {rank: (each.host, each.pid) for rank, each in self._members.items()}
+            self._shop.ledger.started(self._formation.generation, places)
             while not self._advance():
                 for key, _ in self._shop.selector.select(self._wait_s()):
                     key.data()
+            return self._record()
         finally:
-            _close(opened)
             self._destroy_all()
-            self._watch.close()
-        return self._record()
-
-    def _start(self, program: Program, opened: Sequence[socket.socket]) -> None:
-        if self._shop.guardian.lives:
-            self._watch.add(self._shop.guardian.pid)
-        for rank in range(self._formation.size):
-            listeners = Listeners(*(each.fileno() for each in opened)) if rank == 0 else None
-            member = start_rank(
-                rank,
-                program,
-                rank_environment(
-                    self._job.environ_of(rank), self._formation, rank=rank, listeners=listeners
-                ),
-                output=self._shop.output,
-                guardian=self._shop.guardian,
-                inherited=() if listeners is None else listeners.all(),
-            )
-            self._members[member.pid] = member
-            self._watch.add(member.pid)
-            _close(opened)
+            self._shop.stdin.over()
+            crew.over()
 
     def _advance(self) -> bool:
         """Do all that is due; return whether the generation is over."""
         self._note_signals()
+        self._let_survivors_go_on()
         self._note_limits()
         self._carry_out_plan()
         self._clear_groups()
         self._give_notice()
+        self._shop.crew.attend()
+        self._shop.ledger.located({rank: each.pid for rank, each in self._members.items()})
         self._shop.output.settle()
+        self._shop.stdin.settle()
+        self._shop.settle()
         return all(each.gone and each.drained for each in self._members.values())
 
     def _wait_s(self) -> float:
@@ -123,23 +117,71 @@ class Generation:
         if self._output_newly_lost():
             return 0.0
         due = [step.at_ns for step in self._plan[:1]]
-        moments = (self._deadline_ns, self._notice_ns, self._abandon_ns)
+        moments = (self._deadline_ns, self._notice_ns, self._abandon_ns, self._shop.crew.due_ns())
         due += [at for at in moments if at is not None]
         return max(0.0, (min(due) - now_ns()) / 1e9) if due else 60.0
 
-    def _ended(self, pid: int) -> None:
-        if pid not in self._members:
-            self._replace_guardian()
-            return
-        member = self._members[pid]
-        member.reap()
-        if member.end(now_ns()).status != 0:
+    def _ended(self, member: Member) -> None:
+        end = member.end(now_ns())
+        self._mourn(member, end)
+        self._shop.ledger.ended(end)
+        if end.status != 0:
             self._stop(StopReason.FAILURE)
+        self._give_up_stragglers()
 
-    def _replace_guardian(self) -> None:
-        groups = [each.pid for each in self._members.values() if not each.gone]
-        if self._shop.guardian.replace(groups):
-            self._watch.add(self._shop.guardian.pid)
+    def _mourn(self, member: Member, end: RankEnd) -> None:
+        """Tell ranks that wait for each other of one that ended before it had joined them.
+
+        One that reported an error told them itself.
+        """
+        ledger = self._shop.ledger
+        if self._mourned or ledger.all_ready or ledger.is_ready(member.rank):
+            return
+        if member.rank in self._reports():
+            return
+        self._mourned = True
+        text = obituary(member.rank, end.host, end.status, end.words())
+        self._shop.crew.tell_lost(self._formation.generation, text)
+
+    def _give_up_stragglers(self) -> None:
+        """Do not wait for a rank that does not end, if all others have ended because of it."""
+        running = [rank for rank, each in self._members.items() if each.running]
+        ended = self._members.keys() - set(running)
+        if not running or any(step.signal is signal.SIGKILL for step in self._plan[:1]):
+            return
+        reports = self._reports().values()
+        if hopeless(running, ended, [each.names for each in reports if each.kind in GIVEN_UP]):
+            self._stop(StopReason.FAILURE)
+            kill_after_s = self._job.kill_after_s
+            plan = stop_plan(StopReason.TIMEOUT, now_ns(), grace_s=0, kill_after_s=kill_after_s)
+            self._follow(hastened(self._plan, plan))
+
+    def _let_survivors_go_on(self) -> None:
+        """Ranks that form their group again in process are not stopped for those that were lost.
+
+        How the lost ended is told in the events; the generation is judged by those that went on.
+        """
+        running = {rank for rank, each in self._members.items() if each.running}
+        lost = self._members.keys() - running - self._passed
+        failures_only = all(stop.reason is StopReason.FAILURE for stop in self._stops)
+        told = any(each.end(0).stopped for each in self._members.values() if each.running)
+        if not self._stops or not failures_only or told or not running:
+            return
+        if not self._shop.ledger.went_on(running, lost):
+            return
+        self._passed |= lost
+        self._stops.clear()
+        self._plan = []
+        self._notice_ns = self._abandon_ns = None
+        who = ", ".join(map(str, sorted(lost)))
+        self._shop.output.say(
+            [f"standfast: {self._running_text()} form their group again without {who}"]
+        )
+
+    def _reports(self) -> dict[int, Report]:
+        if self._passed:
+            return {}  # they count ranks anew, and so name others than ours
+        return self._shop.crew.reports(self._formation.generation, self._formation.size)
 
     def _stop(self, reason: StopReason, detail: str = "") -> None:
         """Begin to end the generation; a later reason hastens it, but never becomes the first."""
@@ -208,28 +250,28 @@ class Generation:
             elif member.killed_ns is not None and now - member.killed_ns > UNKILLABLE_NS:
                 self._give_up(member)
 
-    def _clear_group(self, member: RankProcess, now: int) -> None:
+    def _clear_group(self, member: Member, now: int) -> None:
         if member.check_gone():
-            self._shop.guardian.gone(member.pid)
+            self._shop.crew.cleared(member)
         elif member.killed_ns is not None and now - member.killed_ns > UNKILLABLE_NS:
             self._give_up(member)
         elif self._linger_over(member, now):
             member.kill_rest()
 
-    def _cut_streams(self, member: RankProcess, now: int) -> None:
+    def _cut_streams(self, member: Member, now: int) -> None:
         """Whoever still holds the pipe has left the group: take what is in it, and no more."""
         if not member.drained and self._linger_over(member, now):
             for stream in member.streams:
                 if stream.open:
                     stream.cut()
 
-    def _linger_over(self, member: RankProcess, now: int) -> bool:
+    def _linger_over(self, member: Member, now: int) -> bool:
         ended_ns = now if member.ended_ns is None else member.ended_ns
         killing = self._signalled_ns is not None and not self._plan
         return killing or now - ended_ns > LINGER_NS
 
-    def _give_up(self, member: RankProcess) -> None:
-        self._leftovers.append(member.pid)
+    def _give_up(self, member: Member) -> None:
+        self._leftovers.append(member)
         member.gone = True
         for stream in member.streams:
             if stream.open:
@@ -244,7 +286,11 @@ class Generation:
             self._shop.output.say([f"standfast: {self._failed_text()}; {grace} is running"])
 
     def _failed_text(self) -> str:
-        ends = [each.end(0) for each in self._members.values() if not each.running]
+        ends = [
+            each.end(0)
+            for rank, each in self._members.items()
+            if not each.running and rank not in self._passed
+        ]
         failed = min((end for end in ends if end.status), key=lambda end: end.ended_ns)
         return f"rank {failed.rank} failed ({failed.words()})"
 
@@ -264,20 +310,19 @@ class Generation:
         from standfast.launch.verdicts import GenerationRecord  # not needed to start ranks
 
         now = now_ns()
-        ends = tuple(each.end(now) for each in self._members.values())
+        ends = tuple(
+            each.end(now) for rank, each in self._members.items() if rank not in self._passed
+        )
         failed = any(end.status for end in ends)
         return GenerationRecord(
             generation=self._formation.generation,
             began_ns=self._began_ns,
             over_ns=now,
             ends=ends,
-            reports=self._shop.read_reports(self._formation.generation) if failed else {},
+            reports=self._reports() if failed or self._stops else {},
             stops=tuple(self._stops),
-            leftovers=tuple(self._leftovers),
+            leftovers=tuple(each.label for each in self._leftovers),
+            leftover_hosts=tuple(dict.fromkeys(each.host for each in self._leftovers)),
+            mark=mark_of(self._shop.ledger.beats, self._job.checkpoint),
+            formed=self._shop.ledger.all_ready,
         )
-
-
-def _close(listeners: Sequence[socket.socket]) -> None:
-    """Rank 0 alone holds them now: nobody connects to a rank 0 that is gone."""
-    for each in listeners:
-        each.close()

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import importlib
+import errno
 import os
 import selectors
-import socket
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from standfast import exits
 from standfast.launch.clock import now_ns
@@ -17,18 +14,29 @@ from standfast.launch.environment import Formation
 from standfast.launch.generation import Generation, Workshop
 from standfast.launch.guardian import Guardian
 from standfast.launch.inbox import SignalInbox
+from standfast.launch.ledger import Ledger
+from standfast.launch.local import LocalCrew
+from standfast.launch.notices import NoticeBoard
 from standfast.launch.output import Output
-from standfast.launch.parts import adopt_orphans, reap_strays
-from standfast.launch.ports import free_port, open_listener, port_of
+from standfast.launch.parts import adopt_orphans, process_start, reap_strays
+from standfast.launch.policy import Size, next_size
 from standfast.launch.process import Program
 from standfast.launch.program import cannot_exec, find_program
+from standfast.launch.segments import sweep_segments
 from standfast.launch.spec import JobSpec, LaunchError
+from standfast.launch.stdin import Stdin
+from standfast.launch.workspace import report_directory
 
 if TYPE_CHECKING:
-    from standfast.launch.verdicts import GenerationRecord, Report
+    from standfast.launch.agents import AgentCrew
+    from standfast.launch.chronicle import EventStream, Hooks, StatusFile
+    from standfast.launch.story import Story
+    from standfast.launch.verdicts import GenerationRecord
 
 FLUSH_NS = 1_000_000_000
 """How long a reader may take for the last lines once somebody wants the end."""
+LOOK_S = 0.1
+SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
 
 
 def run_job(spec: JobSpec) -> int:
@@ -39,74 +47,245 @@ def run_job(spec: JobSpec) -> int:
         selector = stack.enter_context(selectors.DefaultSelector())
         inbox = SignalInbox(selector)
         stack.callback(inbox.close)
-        directory = stack.enter_context(_report_directory(spec.environ))
+        directory = stack.enter_context(report_directory(spec.environ))
         guardian = Guardian(directory)
         stack.callback(guardian.close)
-        output = Output(selector, spec.environ, json=spec.json)
+        output = Output(selector, spec.environ, json=spec.json, log_dir=spec.log_dir)
         stack.callback(output.close)
-        read_reports = functools.partial(_read_reports, directory, spec.ranks)
-        shop = Workshop(selector, output, inbox, guardian, read_reports)
-        return Job(spec, program, shop, directory).run()
+        herald = Herald(spec, selector, directory)
+        stack.callback(herald.close)
+        board = NoticeBoard(selector, directory, herald.ledger.noticed)
+        stack.callback(board.close)
+        stdin = Stdin(selector, spec.stdin)
+        crew: LocalCrew | AgentCrew
+        if spec.hosts:
+            from standfast.launch.agents import AgentCrew
+
+            noticed = herald.ledger.noticed
+            crew = AgentCrew(spec, selector, output, guardian, program, stdin, noticed)
+            stack.callback(crew.close)
+        else:
+            crew = LocalCrew(
+                selector,
+                output,
+                guardian,
+                program,
+                directory,
+                spec.environ_of,
+                stdin,
+                watch=spec.watch,
+            )
+        shop = Workshop(selector, output, inbox, stdin, crew, herald.ledger, herald.settle)
+        try:
+            return Job(spec, program, shop, herald, guardian).run()
+        except LaunchError as error:
+            herald.ledger.finished(error.status, error.message)
+            herald.settle()
+            raise
+
+
+class Herald:
+    """Takes what the ledger tells to whoever wants to know: events, status, hooks."""
+
+    def __init__(self, spec: JobSpec, selector: selectors.BaseSelector, directory: str) -> None:
+        from standfast.launch.chronicle import EventStream, Hooks, StatusFile
+
+        self._events: EventStream | None = None
+        if spec.events is not None:
+            self._events = EventStream(selector, spec.events)
+        self._status: StatusFile = StatusFile(directory)
+        self._hooks: Hooks = Hooks(spec.on_fault)
+        owner = {"pid": os.getpid(), "pid_start": process_start(os.getpid())}
+        job_id = f"standfast-{os.urandom(6).hex()}"
+        self.ledger = Ledger(job_id, spec.command, owner, self._tell)
+
+    @property
+    def empty(self) -> bool:
+        """Whether all events were written, or can never be."""
+        return self._events is None or self._events.empty
+
+    def settle(self) -> None:
+        """Let out what has changed."""
+        if self._events is not None:
+            self._events.settle()
+        if self.ledger.changed:
+            self.ledger.changed = False
+            self._status.write(self.ledger.record())
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._hooks.finish()
+        if self._events is not None:
+            self._events.close()
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        if self._events is not None:
+            self._events.emit(event)
+        if event["event"] == "group_failed":
+            self._hooks.run(event)
 
 
 class Job:
     """The generations of one job."""
 
-    def __init__(self, spec: JobSpec, program: Program, shop: Workshop, directory: str) -> None:
+    def __init__(
+        self,
+        spec: JobSpec,
+        program: Program,
+        shop: Workshop,
+        herald: Herald,
+        guardian: Guardian,
+    ) -> None:
         self._spec = spec
         self._program = program
         self._shop = shop
-        self._directory = directory
-        self._id = f"standfast-{os.urandom(6).hex()}"
+        self._herald = herald
+        self._guardian = guardian
+        self._id = herald.ledger.job_id
         self._key = os.urandom(32).hex()
         self._began_ns = now_ns()
 
     def run(self) -> int:
         """Form the group until it ended well, or must not be formed again."""
-        record = self._generation(1)
+        herald, output = self._herald, self._shop.output
+        size = self._muster()
+        if size < 0:
+            return self._stopped_early(-size)
+        record = self._generation(1, size)
         from standfast.launch.story import Story  # ranks started earlier without it
 
         story = Story(self._spec, self._id, self._began_ns)
-        output = self._shop.output
-        output.say(story.add(record))
+        self._judge(story, record)
         while story.again:
-            output.say(story.next_words())
-            output.say(story.add(self._generation(record.generation + story.restarts + 1)))
+            # Ranks that formed their group again by themselves have used up numbers, too.
+            number = herald.ledger.group_generation + 1
+            output.say(story.next_words(number))
+            herald.ledger.restarting(number, story.restarts + 1, self._spec.restarts, story.pause_s)
+            signalled = self._pause(story.pause_s)
+            size = -signalled if signalled else self._muster()
+            if size < 0:
+                return self._stopped_early(-size)
+            self._judge(story, self._generation(number, size))
         output.say(story.last_words())
         if self._spec.json:
             output.out.push(f"{story.json()}\n".encode())
+        herald.ledger.finished(story.status, exits.meaning(story.status))
+        herald.settle()
         return self._flush(story.status, hurried=story.hurried)
 
-    def _generation(self, number: int) -> GenerationRecord:
-        listener = open_listener()
-        watch_listener = open_listener() if self._spec.watch else None
-        formation = self._formation(number, listener, watch_listener)
+    def _judge(self, story: Story, record: GenerationRecord) -> None:
+        """Say how a generation ended, to all who want to know."""
+        self._shop.output.say(story.add(record))
+        verdict = story.last[1]
+        if verdict.reason is None:
+            return
+        from standfast.launch.block import headline
+        from standfast.launch.status import cause_status
+
+        status = cause_status(verdict)
+        self._herald.ledger.failed(verdict.first, headline(verdict), status)
+        for host in record.leftover_hosts if self._spec.hosts else ():
+            self._ban(host)
+        self._herald.settle()
+
+    def _ban(self, host: str) -> None:
+        from standfast.launch.agents import AgentCrew
+
+        if isinstance(self._shop.crew, AgentCrew):
+            self._shop.crew.ban(host)
+
+    def _generation(self, number: int, size: int) -> GenerationRecord:
+        formation = Formation(job_id=self._id, generation=number, size=size, key=self._key)
         generation = Generation(self._shop, self._spec, formation, self._deadline_ns())
         try:
-            return generation.run(self._program, listener, watch_listener)
+            return generation.run()
         except OSError as error:
             raise _cannot_start(self._program, error) from error
         finally:
-            reap_strays(keep=self._shop.guardian.pid)
+            reap_strays(keep=self._guardian.pid)
             sweep_segments()
-
-    def _formation(
-        self, generation: int, listener: socket.socket, watch_listener: socket.socket | None
-    ) -> Formation:
-        return Formation(
-            job_id=self._id,
-            generation=generation,
-            size=self._spec.ranks,
-            port=port_of(listener),
-            master_port=free_port(),
-            key=self._key,
-            report_dir=self._directory,
-            watch_port=None if watch_listener is None else port_of(watch_listener),
-        )
 
     def _deadline_ns(self) -> int | None:
         limit_s = self._spec.timeout_s
         return None if limit_s is None else self._began_ns + int(limit_s * 1e9)
+
+    # --- between generations
+
+    def _muster(self) -> int:
+        """Return how many ranks there can be, or minus the signal that came while waiting."""
+        if not self._spec.hosts:
+            return self._spec.ranks
+        from standfast.launch.agents import AgentCrew
+
+        crew = self._shop.crew
+        assert isinstance(crew, AgentCrew)
+        began_ns = now_ns()
+        refill_ns = began_ns + int(self._spec.wait_refill_s * 1e9)
+        while True:
+            crew.call()
+            if not crew.fenced:
+                signalled = self._turn(LOOK_S)
+                if signalled:
+                    return -signalled
+                continue
+            waited = now_ns() >= refill_ns and crew.settled(began_ns)
+            size = next_size(crew.slots, self._spec.ranks, self._spec.min_ranks, waited=waited)
+            if isinstance(size, int):
+                if size < self._spec.ranks:
+                    self._say_fewer(size, crew.troubles())
+                return size
+            if size is Size.GIVE_UP:
+                raise self._too_few(crew.slots, crew.troubles())
+            signalled = self._turn(LOOK_S)
+            if signalled:
+                return -signalled
+
+    def _say_fewer(self, size: int, troubles: list[str]) -> None:
+        lines = [f"standfast: {text}" for text in troubles]
+        self._shop.output.say([*lines, f"standfast: going on with {size} ranks"])
+
+    def _too_few(self, slots: int, troubles: list[str]) -> LaunchError:
+        least = self._spec.min_ranks or self._spec.ranks
+        text = f"there is room for {slots} of at least {least} ranks: {'; '.join(troubles)}"
+        hint = "see that `ssh HOST true` works without a question; or give --min-ranks, --spares"
+        return LaunchError(text, status=exits.UNAVAILABLE, hint=hint)
+
+    def _pause(self, seconds: float) -> int:
+        """Let time pass; return the signal that ended it, or 0."""
+        until_ns = now_ns() + int(seconds * 1e9)
+        while now_ns() < until_ns:
+            signalled = self._turn(min(LOOK_S, (until_ns - now_ns()) / 1e9))
+            if signalled:
+                return signalled
+        return 0
+
+    def _turn(self, limit_s: float) -> int:
+        """Serve what is ready; return the signal that came, or 0."""
+        for key, _ in self._shop.selector.select(max(0.0, limit_s)):
+            key.data()
+        self._shop.crew.attend()
+        self._shop.output.settle()
+        self._herald.settle()
+        deadline_ns = self._deadline_ns()
+        if deadline_ns is not None and now_ns() >= deadline_ns:
+            raise LaunchError(
+                "the job's time limit came while no group was formed", status=exits.TIMEOUT
+            )
+        signals = self._shop.inbox.take()
+        return signals[0] if signals else 0
+
+    def _stopped_early(self, number: int) -> int:
+        """End between generations: nothing runs, so nothing is to be stopped."""
+        status = exits.SIGNAL_BASE + number
+        text = f"{exits.signal_name(number)}: no rank was running"
+        self._shop.output.say([f"standfast: {text}"])
+        if self._spec.json:
+            from standfast.launch.summary import error_summary
+
+            self._shop.output.out.push(f"{error_summary(Exception(text), status)}\n".encode())
+        self._herald.ledger.finished(status, exits.meaning(status))
+        self._herald.settle()
+        return self._flush(status, hurried=True)
 
     def _flush(self, status: int, *, hurried: bool) -> int:
         """Wait for a slow reader, unless somebody wants the end; return the exit status."""
@@ -125,50 +304,34 @@ class Job:
         return status
 
 
-def _read_reports(directory: str, ranks: int, generation: int) -> dict[int, Report]:
-    from standfast.launch.reports import read_reports  # msgspec is not needed to start ranks
-
-    return read_reports(directory, generation=generation, ranks=ranks)
-
-
-def sweep_segments() -> None:
-    """Remove shared memory whose makers were killed, if the native core is installed."""
-    try:
-        core = importlib.import_module("standfast._core")
-    except ImportError:
-        return
-    core.shm_sweep()
-
-
-@contextlib.contextmanager
-def _report_directory(environ: Mapping[str, str]) -> Iterator[str]:
-    path = os.path.join(environ.get("TMPDIR") or "/tmp", f"standfast-{os.urandom(8).hex()}")
-    os.mkdir(path, mode=0o700)
-    try:
-        yield path
-    finally:
-        import shutil
-
-        shutil.rmtree(path, ignore_errors=True)
-
-
 def _program(spec: JobSpec) -> Program:
-    """Return what every rank runs: the program, or a warden that runs it."""
-    path = find_program(spec.command[0], _search_path(spec.environ))
+    """Return what every rank runs: the program, or a warden that runs it.
+
+    On other hosts an agent looks for the program itself; what is not here may be there.
+    """
+    path = _path_of(spec)
     if not spec.watch:
         return Program(path, spec.command)
     from standfast.launch.warding import check_limits, warden_command
 
     check_limits(spec.environ)
+    if spec.hosts:
+        return Program(path, spec.command)
     command = warden_command(path, spec.command, kill_after_s=spec.kill_after_s)
     return Program(command[0], command)
 
 
-def _search_path(environ: Mapping[str, str]) -> str:
-    return environ.get("PATH", os.defpath)
+def _path_of(spec: JobSpec) -> str:
+    try:
+        return find_program(spec.command[0], spec.environ.get("PATH", os.defpath))
+    except LaunchError:
+        if not spec.hosts or not spec.command[0]:
+            raise
+        return spec.command[0]
 
 
 def _cannot_start(program: Program, error: OSError) -> LaunchError:
-    if error.filename is not None:
+    # What the child lacks before its exec comes with the program's name as well.
+    if error.filename is not None and error.errno not in SHORTAGES:
         return cannot_exec(program.path, error)
     return LaunchError(f"cannot start the ranks: {error.strerror}", status=exits.UNAVAILABLE)

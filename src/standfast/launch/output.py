@@ -18,10 +18,11 @@ import selectors
 import stat
 import termios
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from standfast.launch.clock import now_ns
 from standfast.launch.lines import Prefixer, Tail
+from standfast.launch.logs import Log, Logs
 
 READ_BYTES = 65536
 SINK_BYTES_MAX = 262144
@@ -43,7 +44,7 @@ class Sink:
         self._own_fd = _reopened(fd)
         self._fd = fd if self._own_fd is None else self._own_fd
         self._registered = False
-        self._ready_always = not _pollable(self._fd)
+        self._ready_always = not pollable(self._fd)
         self._step = (
             READ_BYTES if self._ready_always or self._own_fd is not None else select.PIPE_BUF
         )
@@ -140,6 +141,7 @@ class Stream:
         self.lines = Prefixer(prefix)
         self.open = True
         self.registered = False
+        self.log: Log | None = None
         self._tail = tail
         self._budget: int | None = None
 
@@ -166,7 +168,7 @@ class Stream:
     def cut(self) -> None:
         """Accept only what is in the pipe already: its writers are no longer ours."""
         if self._budget is None:
-            self._budget = _bytes_in(self.fd)
+            self._budget = bytes_in(self.fd)
 
     @property
     def cut_off(self) -> bool:
@@ -186,31 +188,106 @@ class Stream:
             self._budget -= len(data)
         if self._tail is not None:
             self._tail.feed(data)
+        if self.log is not None:
+            self.log.write(data)
         self.sink.push(self.lines.feed(data), self)
+
+
+class FedStream(Stream):
+    """The same for a rank on another host: what its agent has sent.
+
+    `grant(bytes)` lets the agent send as much again, so that no more than its window waits here;
+    `ask_cut()` tells it to close the pipe.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        prefix: bytes,
+        tail: Tail | None,
+        grant: Callable[[int], None],
+        ask_cut: Callable[[], None],
+    ) -> None:
+        super().__init__(-1, sink, prefix, tail)
+        self._waiting: deque[bytes] = deque()
+        self._asked = False
+        self._grant = grant
+        self._ask_cut = ask_cut
+
+    def feed(self, data: bytes) -> None:
+        """Take what came; nothing means that no more comes."""
+        self._waiting.append(data)
+
+    def pump(self) -> bool:
+        """Pass on a piece, if there is one and room for it; whether it did."""
+        if not self._waiting or not self.wanted:
+            return False
+        data = self._waiting.popleft()
+        if data:
+            self._pass_on(data)
+            self._grant(len(data))
+        else:
+            self.finish()
+        return True
+
+    def cut(self) -> None:
+        """Ask the agent to take what is in the pipe, and no more."""
+        if not self._asked:
+            self._asked = True
+            self._ask_cut()
 
 
 class Output:
     """All streams and both sinks of a job."""
 
     def __init__(
-        self, selector: selectors.BaseSelector, environ: Mapping[str, str], *, json: bool
+        self,
+        selector: selectors.BaseSelector,
+        environ: Mapping[str, str],
+        *,
+        json: bool,
+        log_dir: str | None = None,
     ) -> None:
         self._selector = selector
         self._environ = environ
         self._streams: list[Stream] = []
+        self._fed: list[FedStream] = []
         self.out = Sink(selector, 1)
         same = _identity(1) == _identity(2)
         self.err = self.out if same else Sink(selector, 2)
         self._ranks_out = self.err if json else self.out
+        self._logs = Logs(log_dir)
 
     def attach(self, fd: int, *, rank: int, stderr: bool, tail: Tail | None) -> Stream:
         """Take over the reading end of a rank's pipe."""
         os.set_blocking(fd, False)
-        sink = self.err if stderr else self._ranks_out
+        sink = self._sink(stderr=stderr)
         prefix = rank_prefix(rank, stderr=stderr, colour=self._colourful(sink))
         stream = Stream(fd, sink, prefix, tail)
+        stream.log = self._logs.of(rank, stderr=stderr)
         self._streams.append(stream)
         return stream
+
+    def attach_fed(
+        self,
+        *,
+        rank: int,
+        host: str,
+        stderr: bool,
+        tail: Tail | None,
+        grant: Callable[[int], None],
+        ask_cut: Callable[[], None],
+    ) -> FedStream:
+        """Make the end of a stream that comes from another host."""
+        sink = self._sink(stderr=stderr)
+        prefix = rank_prefix(rank, host, stderr=stderr, colour=self._colourful(sink))
+        stream = FedStream(sink, prefix, tail, grant, ask_cut)
+        stream.log = self._logs.of(rank, stderr=stderr)
+        self._fed.append(stream)
+        return stream
+
+    def _sink(self, *, stderr: bool) -> Sink:
+        return self.err if stderr else self._ranks_out
 
     def say(self, lines: list[str]) -> None:
         """Write lines of the launcher's own to stderr."""
@@ -221,11 +298,23 @@ class Output:
         for stream in self._streams:
             if stream.cut_off:
                 stream.read()
-        for sink in {self.out, self.err}:
-            sink.settle()
+        self._settle_sinks()
+        # No descriptor tells of what waits here: go on until the sinks are full.
+        while self._pump():
+            self._settle_sinks()
         for stream in self._streams:
             self._watch(stream)
         self._streams = [stream for stream in self._streams if stream.open]
+        self._fed = [stream for stream in self._fed if stream.open]
+
+    def _pump(self) -> bool:
+        """Pass on a piece of each stream that has one; whether there was any."""
+        moved = [stream.pump() for stream in self._fed]
+        return any(moved)
+
+    def _settle_sinks(self) -> None:
+        for sink in {self.out, self.err}:
+            sink.settle()
 
     @property
     def busy(self) -> bool:
@@ -256,6 +345,7 @@ class Output:
             self._watch(stream)
         for sink in {self.out, self.err}:
             sink.close()
+        self._logs.close()
 
     def _watch(self, stream: Stream) -> None:
         if stream.wanted and not stream.registered:
@@ -274,9 +364,9 @@ class Output:
         return sink.terminal and self._environ.get("TERM") != "dumb"
 
 
-def rank_prefix(rank: int, *, stderr: bool, colour: bool) -> bytes:
-    """Return "[r2] ", in the rank's colour on a terminal, bold for stderr."""
-    plain = f"[r{rank}] "
+def rank_prefix(rank: int, host: str = "", *, stderr: bool, colour: bool) -> bytes:
+    """Return "[r2] " or "[r2 host-b] ", in the rank's colour on a terminal, bold for stderr."""
+    plain = f"[r{rank} {host}] " if host else f"[r{rank}] "
     if not colour:
         return plain.encode()
     bold = "1;" if stderr else ""
@@ -302,12 +392,14 @@ def _reopened(fd: int) -> int | None:
     return None
 
 
-def _pollable(fd: int) -> bool:
+def pollable(fd: int) -> bool:
+    """Whether a selector can wait for it: not for a file, which is always ready."""
     mode = os.fstat(fd).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd)
 
 
-def _bytes_in(fd: int) -> int:
+def bytes_in(fd: int) -> int:
+    """Return how much can be read from a pipe at once."""
     count = array.array("i", [0])
     fcntl.ioctl(fd, termios.FIONREAD, count)
     return count[0]

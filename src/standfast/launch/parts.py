@@ -11,6 +11,7 @@ if sys.platform == "darwin":
         die_with_parent,
         group_lives,
         is_stopped,
+        process_start,
         reap_strays,
     )
 else:
@@ -20,6 +21,7 @@ else:
         die_with_parent,
         group_lives,
         is_stopped,
+        process_start,
         reap_strays,
     )
 
@@ -29,5 +31,6 @@ __all__ = [
     "die_with_parent",
     "group_lives",
     "is_stopped",
+    "process_start",
     "reap_strays",
 ]

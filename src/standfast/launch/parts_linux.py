@@ -69,6 +69,16 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
+def process_start(pid: int) -> str:
+    """Return what tells a process from an earlier one with its number; empty if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
+
+
 def group_lives(group: int) -> bool:
     """Whether a process group still has members, after reaping those that are ours to reap."""
     with contextlib.suppress(ChildProcessError):

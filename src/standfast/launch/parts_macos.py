@@ -7,6 +7,7 @@ import ctypes
 import os
 import select
 import selectors
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -69,6 +70,14 @@ def is_stopped(pid: int) -> bool:
         return False
     status = int.from_bytes(info.raw[4:8], sys.byteorder)
     return status == SSTOP
+
+
+def process_start(pid: int) -> str:
+    """Return what tells a process from an earlier one with its number; empty if there is none."""
+    shown = subprocess.run(
+        ["/bin/ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, check=False, text=True
+    )
+    return shown.stdout.strip()
 
 
 def group_lives(group: int) -> bool:

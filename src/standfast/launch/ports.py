@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 
 from standfast.launch.environment import HOST
 
+ANY = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 
-def open_listener() -> socket.socket:
-    """Listen on a free loopback port; rank 0 inherits the socket, so nobody can take the port."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.bind((HOST, 0))
+
+def open_listener(host: str = HOST) -> socket.socket:
+    """Listen on a free port; rank 0 inherits the socket, so nobody can take the port.
+
+    `host`: an address by which others reach this machine. If it is none of its own (NAT), all
+    addresses are listened on.
+    """
+    family = family_of(host)
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.bind((host, 0))
+    except OSError as error:
+        if error.errno != errno.EADDRNOTAVAIL:
+            listener.close()
+            raise
+        listener.bind((ANY[family], 0))
     listener.listen(1024)
     return listener
+
+
+def family_of(host: str) -> socket.AddressFamily:
+    """Return the family of a numeric address."""
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def port_of(listener: socket.socket) -> int:
@@ -20,8 +39,7 @@ def port_of(listener: socket.socket) -> int:
     return int(listener.getsockname()[1])
 
 
-def free_port() -> int:
+def free_port(host: str = HOST) -> int:
     """Return a port that is free at the moment, and not that of an open listener."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((HOST, 0))
+    with open_listener(host) as probe:
         return port_of(probe)

@@ -8,11 +8,11 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from standfast.launch.clock import now_ns
 from standfast.launch.guardian import Guardian
 from standfast.launch.lines import Tail
-from standfast.launch.output import Output, Stream
 from standfast.launch.parts import group_lives
 from standfast.launch.records import RankEnd
 
@@ -25,6 +25,22 @@ class Program:
     command: Sequence[str]
 
 
+class Pipe(Protocol):
+    """The reading end of a rank's stdout or stderr."""
+
+    open: bool
+
+    def cut(self) -> None:
+        """Accept only what is in the pipe already: its writers are no longer ours."""
+
+
+class Attaching(Protocol):
+    """Takes over the reading ends: Output does, and so does an agent."""
+
+    def attach(self, fd: int, *, rank: int, stderr: bool, tail: Tail | None) -> Pipe:
+        """Take over the reading end of a rank's pipe."""
+
+
 class RankProcess:
     """A rank that was started. Its process is the leader of a session and a group of its own.
 
@@ -33,9 +49,10 @@ class RankProcess:
     """
 
     def __init__(
-        self, rank: int, process: subprocess.Popen[bytes], streams: Sequence[Stream], tail: Tail
+        self, rank: int, process: subprocess.Popen[bytes], streams: Sequence[Pipe], tail: Tail
     ) -> None:
         self.rank = rank
+        self.host = ""
         self.pid = process.pid
         self.started_ns = now_ns()
         self.ended_ns: int | None = None
@@ -46,6 +63,11 @@ class RankProcess:
         self._process = process
         self._status = 0
         self._told: tuple[int, int] | None = None
+
+    @property
+    def label(self) -> str:
+        """What a user calls its process group."""
+        return str(self.pid)
 
     @property
     def running(self) -> bool:
@@ -116,13 +138,15 @@ def start_rank(
     program: Program,
     environment: Mapping[str, str],
     *,
-    output: Output,
+    output: Attaching,
     guardian: Guardian,
     inherited: Sequence[int],
+    cwd: str | None = None,
+    stdin: int = subprocess.DEVNULL,
 ) -> RankProcess:
-    """Start a rank, with nothing on its stdin; OSError where the system refuses.
+    """Start a rank; OSError where the system refuses.
 
-    `inherited`: descriptors that it gets besides.
+    `inherited`: descriptors that it gets besides. `cwd`: where it starts, if not here.
     """
     out_read, out_write = os.pipe()
     err_read, err_write = os.pipe()
@@ -131,7 +155,8 @@ def start_rank(
             program.command,
             executable=program.path,
             env=environment,
-            stdin=subprocess.DEVNULL,
+            cwd=cwd,
+            stdin=stdin,
             stdout=out_write,
             stderr=err_write,
             pass_fds=inherited,

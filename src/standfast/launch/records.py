@@ -34,7 +34,8 @@ class RankEnd:
 
     `status` is as in subprocess: an exit code, or minus the signal that ended it. `told_signal` and
     `told_ns` are the first signal the launcher had sent it before it ended; `last_lines` are those
-    of its stderr.
+    of its stderr. `host` is empty where all ranks are the launcher's own children. `lost` says why
+    nobody could see how it ended: its host or agent is gone, and so is the rank, by their rules.
     """
 
     rank: int
@@ -45,6 +46,8 @@ class RankEnd:
     told_signal: int | None = None
     told_ns: int | None = None
     last_lines: tuple[str, ...] = ()
+    host: str = ""
+    lost: str = ""
 
     @property
     def stopped(self) -> bool:
@@ -57,7 +60,9 @@ class RankEnd:
         return 128 - self.status if self.status < 0 else self.status
 
     def words(self) -> str:
-        """Return "exit 3" or "ended by SIGSEGV"."""
+        """Return "exit 3", "ended by SIGSEGV" or "lost with its host"."""
+        if self.lost:
+            return f"lost with host {self.host}: {self.lost}"
         if self.status < 0:
             return f"ended by {exits.signal_name(-self.status)}"
         return f"exit {self.status}"

@@ -6,7 +6,9 @@ Only imported once something failed, so that msgspec costs a healthy start nothi
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -41,6 +43,19 @@ def read_reports(directory: str, *, generation: int, ranks: int) -> dict[int, Re
         path = os.path.join(directory, f"rank-{rank}-gen{generation}.json")
         with contextlib.suppress(OSError, msgspec.MsgspecError), open(path, "rb") as file:
             reports[rank] = parse_report(file.read(REPORT_BYTES_MAX))
+    return reports
+
+
+def reports_of(files: Mapping[int, tuple[bytes, int]]) -> dict[int, Report]:
+    """Return the reports by rank; each is a file's bytes, and how far its clock is ahead."""
+    reports: dict[int, Report] = {}
+    for rank, (data, ahead_ns) in files.items():
+        with contextlib.suppress(msgspec.MsgspecError):
+            report = parse_report(data)
+            seen_ns = None if report.detected_ns is None else report.detected_ns - ahead_ns
+            reports[rank] = dataclasses.replace(
+                report, raised_ns=report.raised_ns - ahead_ns, detected_ns=seen_ns
+            )
     return reports
 
 

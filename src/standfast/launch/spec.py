@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from standfast.launch.placement import Host
+
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
@@ -15,6 +17,19 @@ class JobSpec:
         command: the program and its arguments.
         ranks: how many to start.
         restarts: how often the group may be formed again.
+        min_ranks: go on with so many if hosts are lost; None means with all or not at all.
+        wait_refill_s: how long to wait for lost hosts first.
+        spares: slots that are kept free for ranks of lost hosts.
+        checkpoint: what the program writes as it gets on; see policy.py. None if it is not told.
+        hosts: where ranks run; none means as the launcher's own children.
+        ssh: the ssh program, with options.
+        python: the interpreter of the agents; None means the launcher's own path.
+        handed_on: variables that ranks on other hosts get besides what is set there.
+        cwd: where ranks on other hosts start, if it is there.
+        stdin: who gets the launcher's: "none", "0" or "all".
+        log_dir: where each rank's output is kept as well.
+        events: a file, or the number of a descriptor, for a line of JSON per event.
+        on_fault: a shell command that is run for each failed generation.
         timeout_s: limit of the whole job, restarts included; None means none.
         grace_s: how long survivors of a failure, or ranks that were told to end, may take by
             themselves.
@@ -28,6 +43,19 @@ class JobSpec:
     command: tuple[str, ...]
     ranks: int
     restarts: int = 0
+    min_ranks: int | None = None
+    wait_refill_s: float = 0.0
+    spares: int = 0
+    checkpoint: str | None = None
+    hosts: tuple[Host, ...] = ()
+    ssh: str = "ssh"
+    python: str | None = None
+    handed_on: Mapping[str, str] = field(default_factory=dict)
+    cwd: str = field(default_factory=os.getcwd)
+    stdin: str = "none"
+    log_dir: str | None = None
+    events: str | None = None
+    on_fault: str | None = None
     timeout_s: float | None = None
     grace_s: float = 10.0
     kill_after_s: float = 5.0
@@ -40,6 +68,11 @@ class JobSpec:
         """Return what a rank's environment is made from."""
         own = self.own_environ[rank] if self.own_environ else {}
         return {**self.environ, **own}
+
+    def handed_on_to(self, rank: int) -> Mapping[str, str]:
+        """Return what a rank on another host gets besides what is set there."""
+        own = self.own_environ[rank] if self.own_environ else {}
+        return {**self.handed_on, **own}
 
 
 class LaunchError(Exception):

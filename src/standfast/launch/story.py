@@ -5,9 +5,12 @@ Pure. Imported once the first generation is over, so that it costs the start of 
 
 from __future__ import annotations
 
+import itertools
+
 from standfast import exits
 from standfast.launch.block import block, ending
 from standfast.launch.classify import classify
+from standfast.launch.policy import STUCK_GENERATIONS, is_stuck, pause_s
 from standfast.launch.records import StopReason
 from standfast.launch.spec import JobSpec
 from standfast.launch.status import exit_status, may_retry
@@ -43,8 +46,26 @@ class Story:
             may_retry(verdict)
             and self.restarts < self._spec.restarts
             and {stop.reason for stop in record.stops} <= {StopReason.FAILURE}
-            and not record.leftovers
+            and self._others_can_go_on(record)
+            and not self.stuck
         )
+
+    def _others_can_go_on(self, record: GenerationRecord) -> bool:
+        """Whether there is nothing that could not be killed, or a host to do without."""
+        return not record.leftovers or (len(self._spec.hosts) > 1)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether forming again leads nowhere: the program gets no further."""
+        return is_stuck([record.mark for record, _ in self._chapters])
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait before the next generation."""
+        failed = itertools.takewhile(
+            lambda record: not record.formed, (record for record, _ in reversed(self._chapters))
+        )
+        return pause_s(len(list(failed)))
 
     @property
     def hurried(self) -> bool:
@@ -60,16 +81,28 @@ class Story:
     def _used_up(self) -> bool:
         return 0 < self._spec.restarts <= self.restarts
 
-    def next_words(self) -> list[str]:
+    @property
+    def last(self) -> tuple[GenerationRecord, Verdict]:
+        """The last generation, and what was made of it."""
+        return self._chapters[-1]
+
+    def next_words(self, generation: int) -> list[str]:
         """Return the line that goes with forming the group again."""
         number = f"restart {self.restarts + 1} of {self._spec.restarts}"
-        generation = len(self._chapters) + 1
-        return [f"standfast: all processes are gone; forming generation {generation} ({number})"]
+        pause = f", in {self.pause_s:g} s" if self.pause_s else ""
+        forming = f"forming generation {generation}{pause} ({number})"
+        return [f"standfast: all processes are gone; {forming}"]
 
     def last_words(self) -> list[str]:
         """Return the line that goes with the exit status; none for 0."""
         if self.status == exits.OK:
             return []
+        if self.stuck and self.restarts < self._spec.restarts:
+            return [
+                f"standfast: not formed again: the last {STUCK_GENERATIONS} generations made no"
+                " progress (neither beats nor checkpoint changed)",
+                ending(self.status, self._chapters[-1][1], used_up=False),
+            ]
         return [ending(self.status, self._chapters[-1][1], used_up=self._used_up)]
 
     def json(self) -> str:

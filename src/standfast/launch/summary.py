@@ -49,7 +49,9 @@ def _rank(each: RankVerdict) -> dict[str, Any]:
     end = each.end
     return {
         "rank": end.rank,
+        "host": end.host or None,
         "pid": end.pid,
+        "lost": end.lost or None,
         "tag": each.tag.value,
         "exit_code": end.status if end.status >= 0 else None,
         "signal": exits.signal_name(-end.status) if end.status < 0 else None,

@@ -97,7 +97,9 @@ class Verdict:
 class GenerationRecord:
     """Everything that is known about one generation after its last process was reaped.
 
-    `leftovers` are the process groups that could not be killed.
+    `leftovers` are the process groups that could not be killed, as a user finds them, and
+    `leftover_hosts` their hosts. `mark` is how far the program got, `formed` whether all ranks had
+    joined their group.
     """
 
     generation: int
@@ -106,4 +108,7 @@ class GenerationRecord:
     ends: tuple[RankEnd, ...]
     reports: Mapping[int, Report]
     stops: tuple[Stop, ...] = ()
-    leftovers: tuple[int, ...] = ()
+    leftovers: tuple[str, ...] = ()
+    leftover_hosts: tuple[str, ...] = ()
+    mark: tuple[object, ...] = ()
+    formed: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from standfast.errors import ConfigError, RendezvousError
+from standfast.errors import ConfigError, RendezvousError, StaleGroup
 from standfast.rendezvous.protocol import Hello, Refused, clipped
 
 
@@ -16,37 +16,53 @@ def objection(
     `ours` is rank 0's own hello; `present` has all ranks that have joined, rank 0 too.
     """
     who = f"rank {rank} ({hello.host}, pid {hello.pid})"
-    stranger = _other_group(who, hello, ours)
+    stranger = other_group(who, hello, ours)
     if stranger:
         return Refused(RendezvousError.kind, clipped(stranger))
-    problem = _other_set_up(who, rank, hello, ours) or _duplicate(rank, hello, present)
+    if hello.generation != ours.generation:
+        kind = StaleGroup.kind if hello.generation < ours.generation else RendezvousError.kind
+        return Refused(kind, clipped(_other_time(who, hello, ours)))
+    problem = (
+        other_kind(who, hello, ours)
+        or _other_place(who, rank, hello, ours)
+        or _duplicate(rank, hello, present)
+    )
     return Refused(ConfigError.kind, clipped(problem)) if problem else None
 
 
-def _other_group(who: str, hello: Hello, ours: Hello) -> str | None:
-    """It is a rank of something else, or of another time."""
+def other_group(who: str, hello: Hello, ours: Hello) -> str | None:
+    """Say to what else it belongs, or None."""
     if hello.name != ours.name:
         return f"{who} wants to join group {hello.name!r}; this is group {ours.name!r}"
     if hello.job_id is not None and ours.job_id is not None and hello.job_id != ours.job_id:
         return f"{who} belongs to job {hello.job_id!r}; this is job {ours.job_id!r}"
-    if hello.generation != ours.generation:
-        return (
-            f"{who} belongs to generation {hello.generation}; this is generation {ours.generation}"
-        )
     return None
 
 
-def _other_set_up(who: str, rank: int, hello: Hello, ours: Hello) -> str | None:
-    """It is one of ours, set up differently."""
+def _other_time(who: str, hello: Hello, ours: Hello) -> str:
+    return f"{who} belongs to generation {hello.generation}; this is generation {ours.generation}"
+
+
+def other_kind(who: str, hello: Hello, ours: Hello) -> str | None:
+    """Say in what its program differs, whatever its rank and size, or None."""
     if hello.version != ours.version:
         return f"{who} runs standfast {hello.version}, rank 0 runs {ours.version}"
     if hello.wires != ours.wires:
         calls = {True: "standfast.init()", False: "standfast.watch()"}
         return f"{who} called {calls[hello.wires]}, rank 0 {calls[ours.wires]}"
+    return _other_settings(who, hello, ours)
+
+
+def _other_place(who: str, rank: int, hello: Hello, ours: Hello) -> str | None:
+    """It is one of ours, started in another place."""
     if hello.size != ours.size:
         return f"{who} was started in a group of {hello.size}, rank 0 in a group of {ours.size}"
     if not 0 <= rank < ours.size:
         return f"{who} is not one of the {ours.size} ranks 0..{ours.size - 1}"
+    return None
+
+
+def _other_settings(who: str, hello: Hello, ours: Hello) -> str | None:
     names = sorted(hello.settings.keys() | ours.settings.keys())
     pairs = [(name, hello.settings.get(name), ours.settings.get(name)) for name in names]
     differing = [

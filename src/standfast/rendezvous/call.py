@@ -14,6 +14,7 @@ from standfast.endpoint import Endpoint
 from standfast.rendezvous import handshake
 from standfast.rendezvous.channel import Channel, End
 from standfast.rendezvous.dial import Dial
+from standfast.rendezvous.handshake import named
 from standfast.rendezvous.loop import Loop, Timer
 from standfast.rendezvous.protocol import (
     FRAME_BYTES_MAX,
@@ -65,8 +66,15 @@ class Caller(Generic[R]):
 class Call(Generic[R]):
     """One call at a time to a rank, until it has answered."""
 
-    def __init__(self, loop: Loop, endpoints: Sequence[Endpoint], caller: Caller[R]) -> None:
-        self.dial = Dial(loop, endpoints, self._connected)
+    def __init__(
+        self,
+        loop: Loop,
+        endpoints: Sequence[Endpoint],
+        caller: Caller[R],
+        nobody: Callable[[], None] | None = None,
+    ) -> None:
+        """`nobody()`: see Dial."""
+        self.dial = Dial(loop, endpoints, self._connected, nobody)
         self.channel: Channel | None = None
         self.address = ""
         self._loop = loop
@@ -74,10 +82,34 @@ class Call(Generic[R]):
         self._patience: Timer | None = None
         self._challenge: Challenge | None = None
         self._begin: Begin | None = None
+        self._stopped = False
+        # The other side has proved itself, and the connection has not ended since.
+        self.is_answered = False
 
     def start(self) -> None:
         """Begin to dial."""
         self.dial.start()
+
+    def again(self, why: str) -> None:
+        """Dial again, e.g. because the connection ended after the answer."""
+        self._again(why)
+
+    def take(self) -> int:
+        """Give the answered connection away; nothing is called any more."""
+        assert self.channel is not None
+        channel, self.channel = self.channel, None
+        self._stopped = True
+        return channel.detach()
+
+    def stop(self) -> None:
+        """Give up: close the connection, dial no more."""
+        self._stopped = True
+        if self._patience:
+            self._patience.cancel()
+        if self.channel:
+            self.channel.close()
+            self.channel = None
+        self.dial.stop()
 
     def _connected(self, sock: socket.socket, address: str) -> None:
         self.address = address
@@ -106,7 +138,7 @@ class Call(Generic[R]):
             self._refused(challenge)
             return
         if caller.secret is not None and not challenge.keyed:
-            text = f"rank {caller.rank} has a key and rank {caller.target} has none"
+            text = f"{named(caller.rank)} has a key and {named(caller.target)} has none"
             self._refused(Refused("config", text, handshake.KEY_HINT))
             return
         self._challenge = challenge
@@ -133,11 +165,12 @@ class Call(Generic[R]):
         if not handshake.proves_itself(
             reply.proof, secret=caller.secret, challenge_nonce=nonce, begin=self._begin
         ):
-            text = f"rank {caller.target} did not prove that it has the key"
+            text = f"{named(caller.target)} did not prove that it has the key"
             self._refused(Refused("config", text, handshake.KEY_HINT))
             return
         assert self._patience is not None
         self._patience.cancel()
+        self.is_answered = True
         self._caller.answered(self.channel, reply)
 
     def _refused(self, refusal: Refused) -> None:
@@ -149,6 +182,9 @@ class Call(Generic[R]):
         self._again(end.cause)
 
     def _again(self, why: str) -> None:
+        if self._stopped:
+            return
+        self.is_answered = False
         assert self.channel is not None
         assert self._patience is not None
         self._patience.cancel()

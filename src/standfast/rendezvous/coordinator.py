@@ -48,7 +48,7 @@ from standfast.rendezvous.protocol import (
     frame,
 )
 from standfast.rendezvous.routes import advertised, check_fabric
-from standfast.rendezvous.table import entry_of, peers_for, plan_for
+from standfast.rendezvous.table import check_of, entry_of, peers_for, plan_for, routes_for
 from standfast.rendezvous.unwired import Unwired
 from standfast.rendezvous.verbs import rails_for
 from standfast.rendezvous.wiring import Wiring
@@ -72,6 +72,7 @@ class Member:
     hello: Hello
     addresses: list[str]
     ready: bool = False
+    state: bytes = b""
 
 
 class Coordinator:
@@ -85,6 +86,8 @@ class Coordinator:
         hello: Hello,
         listeners: Sequence[socket.socket],
         segments: Segments,
+        standby: socket.socket | None = None,
+        state: bytes = b"",
     ) -> None:
         self._loop = loop
         self._identity = identity
@@ -98,8 +101,9 @@ class Coordinator:
         local_only = is_local_only(listeners)
         self._via = reached_from_here(listeners[0])
         self._address = identity.coordinator or str(Endpoint(self._via, port_of(listeners[0])))
-        self._data: socket.socket | None = None
-        if hello.wires:
+        self._state = state
+        self._data = standby
+        if hello.wires and standby is None:
             self._data = self._open_data(self._via if local_only else None)
         self._hello = self._own_hello(hello)
         self._door = Door(
@@ -239,7 +243,10 @@ class Coordinator:
             raise self._died(member, f"it sent {error}") from error
         match message:
             case Ready():
+                if message.check != self._check():
+                    raise failures.other_table(member.rank, self._identity.rank)
                 member.ready = True
+                member.state = message.state
                 self._troubles.pop(member.rank, None)
             case Trouble():
                 log.warning("rank %d has %s", member.rank, message.text)
@@ -294,15 +301,24 @@ class Coordinator:
 
     # The end.
 
+    def _check(self) -> bytes:
+        assert self._table is not None
+        return check_of(self._table, self._identity.generation)
+
+    def _states(self) -> list[bytes]:
+        return [self._state, *(member.state for _, member in sorted(self._members.items()))]
+
     def _go(self) -> None:
+        """All are there, and in the same group: the barrier with which each generation begins."""
         assert self._wiring is not None
+        go = Go(self._check(), self._states())
         self._door.close()
         self._wiring.close_door()
         self._beacons.unlink()
         for member in self._members.values():
             # The first bytes behind Ready are the native core's.
             member.channel.hold()
-            member.channel.send(frame(Go()))
+            member.channel.send(frame(go))
         while not all(member.channel.flushed() for member in self._members.values()):
             if self._loop.expired():
                 raise self._too_late(self._settings.init_timeout_s)
@@ -312,10 +328,16 @@ class Coordinator:
         assert self._table is not None
         assert self._wiring is not None
         peers = peers_for(self._identity.rank, self._table, via=self._via)
+        if self._data is not None:
+            self._loop.release(self._data)
         return Formation(
             peers=peers,
             control=[(rank, m.channel.detach()) for rank, m in sorted(self._members.items())],
             wires=self._wiring.release(),
             ranks_here=sum(peer.same_host for peer in peers),
             beacon_fd=self._beacons.release(),
+            standby=self._data,
+            routes=routes_for(self._identity.rank, self._table, via=self._via),
+            token=self._table.token,
+            states=tuple(self._states()),
         )

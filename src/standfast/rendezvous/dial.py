@@ -110,7 +110,9 @@ class Dial:
         loop: Loop,
         endpoints: Sequence[Endpoint],
         connected: Callable[[socket.socket, str], None],
+        nobody: Callable[[], None] | None = None,
     ) -> None:
+        """`nobody()` is called after each round in which every address refused to connect."""
         self.attempts = Attempts()
         self._loop = loop
         self._endpoints = endpoints
@@ -124,25 +126,32 @@ class Dial:
         self._address = ""
         self._source = ""
         self._hopeless = False
+        self._refusals_only = True
+        self._stopped = False
+        self._nobody = nobody
         self._code = 0
 
     def start(self) -> None:
         """Begin a round."""
         self._hopeless = True
+        self._refusals_only = True
         self._hosts.extend(self._endpoints)
         self._next()
 
     def again(self, why: str) -> None:
         """Note why the last connection was of no use, and go on to the next address."""
         self._hopeless = False
+        self._refusals_only = False
         self._note(why)
 
     def stop(self) -> None:
         """End all attempts."""
+        self._stopped = True
         if self._timer:
             self._timer.cancel()
         if self._sock:
             self._loop.drop(self._sock)
+            self._sock = None
 
     def _next(self) -> None:
         if self._addresses:
@@ -153,6 +162,10 @@ class Dial:
             raise OSError(self._code, f"cannot connect: {self.attempts.text()}")
         else:
             self._round += 1
+            if self._refusals_only and self._nobody:
+                self._nobody()
+            if self._stopped:
+                return
             pause = pause_s(self._loop.elapsed_s() - self._started_s, random.random())
             self._timer = self._loop.later(pause, self.start)
 
@@ -210,6 +223,7 @@ class Dial:
 
     def _failed(self, code: int) -> None:
         self._hopeless = self._hopeless and code in PERMANENT
+        self._refusals_only = self._refusals_only and code == errno.ECONNREFUSED
         self._code = code
         self._note(errno_name(code) + (f" from {self._source}" if self._source else ""))
 

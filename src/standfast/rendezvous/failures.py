@@ -16,6 +16,7 @@ from standfast.errors import (
     PeerLeft,
     RemoteFailure,
     RendezvousError,
+    StaleGroup,
     StandfastError,
 )
 from standfast.rendezvous.protocol import Failed, Refused, Trouble, clipped
@@ -26,6 +27,7 @@ ERRORS: Mapping[str, type[StandfastError]] = {
     **BY_KIND,
     ConfigError.kind: ConfigError,
     RendezvousError.kind: RendezvousError,
+    StaleGroup.kind: StaleGroup,
     FabricError.kind: FabricError,
 }
 LATE_HINT = "start the missing ranks, or wait longer: init_timeout_s (STANDFAST_INIT_TIMEOUT_S)"
@@ -90,6 +92,17 @@ def not_wired(
         missing=[],
         evidence=details,
         address=address,
+        op=OP,
+    )
+
+
+def other_table(rank: int, here: int) -> InternalError:
+    """A rank is in another group than those who wait for it, though it was let in."""
+    return InternalError(
+        f"rank {rank} holds another table of ranks than rank {here}",
+        hint="this is a bug in standfast; please report it",
+        rank=rank,
+        here=here,
         op=OP,
     )
 

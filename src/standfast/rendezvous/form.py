@@ -12,6 +12,7 @@ from collections.abc import Callable
 from standfast.endpoint import parse_endpoint
 from standfast.errors import ConfigError, PeerDied, StandfastError
 from standfast.identity import Identity
+from standfast.rendezvous import handshake
 from standfast.rendezvous.coordinator import Coordinator
 from standfast.rendezvous.formation import Formation, PeerInfo, Segments
 from standfast.rendezvous.hello import hello_of
@@ -32,6 +33,8 @@ def form(
     listener: socket.socket | None = None,
     segments: Segments | None = None,
     check: Callable[[], None] | None = None,
+    standby: socket.socket | None = None,
+    state: bytes = b"",
 ) -> Formation:
     """Return this rank's side of the formed group, or raise the same failure as all who came.
 
@@ -44,6 +47,9 @@ def form(
             caller's, and is left non-blocking. Wins over settings.listen_fd.
         segments: stands in for the native core's shared memory.
         check: called now and then while waiting; what it raises ends the attempt.
+        standby: this rank's data port of an earlier generation, to be used again. It stays the
+            caller's if the attempt fails.
+        state: what this rank says of the state that it holds, at most 64 bytes.
 
     Raises:
         ConfigError: arguments or environment are wrong, or not those of the other ranks.
@@ -58,7 +64,7 @@ def form(
     if identity.rank != 0 and listener is not None:
         raise ConfigError(f"only rank 0 listens; rank {identity.rank} was given a listener")
     if identity.size == 1:
-        return _alone()
+        return _alone(standby, state)
     if segments is None:
         from standfast import _core
 
@@ -69,15 +75,19 @@ def form(
             party: Coordinator | Member
             if identity.rank == 0:
                 listeners = _listeners(loop, identity, settings, listener)
-                party = Coordinator(loop, identity, settings, hello, listeners, segments)
+                party = Coordinator(
+                    loop, identity, settings, hello, listeners, segments, standby, state
+                )
             else:
                 endpoint = parse_endpoint(_coordinator_of(identity))
-                party = Member(loop, identity, settings, hello, endpoint, segments)
+                party = Member(loop, identity, settings, hello, endpoint, segments, standby, state)
             formation = _run(loop, party, identity, segments)
     except BaseException:
         if formation is not None:
             # A signal handler raised as the loop was left.
             _close(formation)
+            if formation.standby is not None and formation.standby is not standby:
+                formation.standby.close()
         raise
     return formation
 
@@ -111,9 +121,19 @@ def _close(formation: Formation) -> None:
         os.close(formation.beacon_fd)
 
 
-def _alone() -> Formation:
+def _alone(standby: socket.socket | None, state: bytes) -> Formation:
     peer = PeerInfo(rank=0, host=host_name(), pid=os.getpid(), same_host=True, address="")
-    return Formation(peers=(peer,), control=[], wires=[], ranks_here=1, beacon_fd=-1)
+    return Formation(
+        peers=(peer,),
+        control=[],
+        wires=[],
+        ranks_here=1,
+        beacon_fd=-1,
+        standby=standby,
+        routes=((),),
+        token=handshake.nonce(),
+        states=(state,),
+    )
 
 
 def _coordinator_of(identity: Identity) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from standfast.endpoint import Endpoint
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,10 @@ class Formation:
     other rank, from the others one to rank 0. wires: one per peer, by rank. ranks_here: how many
     ranks are on this host. beacon_fd: the memory of this host's beacons, or -1. The descriptors are
     close-on-exec, the sockets non-blocking, all of them the caller's to close.
+
+    standby: the data port, which stays open: there this rank is found when the group forms again.
+    routes: where each rank's is tried from here, by rank. token: made for this group alone. states:
+    what each rank has said of its state, by rank.
     """
 
     peers: tuple[PeerInfo, ...]
@@ -50,6 +57,10 @@ class Formation:
     wires: list[WireEnd]
     ranks_here: int
     beacon_fd: int
+    standby: socket.socket | None = None
+    routes: tuple[tuple[Endpoint, ...], ...] = ()
+    token: bytes = b""
+    states: tuple[bytes, ...] = ()
 
 
 class Segments(Protocol):

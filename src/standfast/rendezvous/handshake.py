@@ -13,13 +13,25 @@ import secrets
 import struct
 
 from standfast.errors import ConfigError, RendezvousError
-from standfast.rendezvous.protocol import NONCE_BYTES, VERSION, Begin, Challenge, Refused
+from standfast.rendezvous.protocol import (
+    EVERYBODY,
+    NONCE_BYTES,
+    VERSION,
+    Begin,
+    Challenge,
+    Refused,
+)
 from standfast.settings import Secret
 
 CONNECTS = b"connects"
 LISTENS = b"listens"
 
 KEY_HINT = "give all ranks the same key= (STANDFAST_KEY), or none"
+
+
+def named(rank: int) -> str:
+    """Return who is at an end of a connection, for messages."""
+    return "a rank of the group that forms again" if rank == EVERYBODY else f"rank {rank}"
 
 
 def nonce() -> bytes:
@@ -67,16 +79,16 @@ def objection(
     if begin.purpose != purpose or begin.target != rank:
         return Refused(
             RendezvousError.kind,
-            f"this is the {purpose} port of rank {rank}, "
-            f"not the {begin.purpose} port of rank {begin.target}",
+            f"this is the {purpose} port of {named(rank)}, "
+            f"not the {begin.purpose} port of {named(begin.target)}",
         )
-    caller = f"rank {begin.rank}"
+    caller, callee = named(begin.rank), named(rank)
     if begin.keyed != (secret is not None):
-        has, lacks = (caller, f"rank {rank}") if begin.keyed else (f"rank {rank}", caller)
+        has, lacks = (caller, callee) if begin.keyed else (callee, caller)
         return Refused(ConfigError.kind, f"{has} has a key and {lacks} has none", KEY_HINT)
     expected = prove(secret, CONNECTS, challenge_nonce, begin)
     if not hmac.compare_digest(expected, begin.proof):
-        return Refused(ConfigError.kind, f"{caller} has another key than rank {rank}", KEY_HINT)
+        return Refused(ConfigError.kind, f"{caller} has another key than {callee}", KEY_HINT)
     return None
 
 

@@ -38,7 +38,7 @@ from standfast.rendezvous.protocol import (
     frame,
 )
 from standfast.rendezvous.routes import without_scope
-from standfast.rendezvous.table import peers_for, plan_for
+from standfast.rendezvous.table import check_of, peers_for, plan_for, routes_for
 from standfast.rendezvous.unwired import Unwired
 from standfast.rendezvous.verbs import rails_for
 from standfast.rendezvous.wiring import Wiring
@@ -64,6 +64,8 @@ class Member:
         hello: Hello,
         coordinator: Endpoint,
         segments: Segments,
+        standby: socket.socket | None = None,
+        state: bytes = b"",
     ) -> None:
         if is_wildcard(coordinator.host):
             raise ConfigError(
@@ -77,7 +79,10 @@ class Member:
         self._coordinator = coordinator
         self._segments = segments
         self._beacons = BeaconMemory(segments, wanted=settings.beacon)
-        self._data: socket.socket | None = None
+        self._standby = standby
+        self._data: socket.socket | None = standby
+        self._state = state
+        self._states: tuple[bytes, ...] = ()
         self._via = ""
         self._link: Channel | None = None
         self._missing: list[int] = []
@@ -214,7 +219,7 @@ class Member:
             case Table():
                 self._wire_up(message)
             case Go():
-                self._receive_go()
+                self._receive_go(message)
             case Failed():
                 self._known = True
                 raise failures.from_told(message, here=self._identity.rank)
@@ -227,7 +232,7 @@ class Member:
 
     def _begin_wiring(self, table: Table) -> Wiring | Unwired:
         if not self._hello.wires:
-            return Unwired(finished=lambda: self._tell(Ready()))
+            return Unwired(finished=self._say_ready)
         assert self._data is not None
         plan = plan_for(
             self._identity.rank,
@@ -242,7 +247,7 @@ class Member:
             plan,
             self._segments,
             rails=rails_for(self._loop, plan, self._settings),
-            finished=lambda: self._tell(Ready()),
+            finished=self._say_ready,
             report=self._tell,
         )
 
@@ -250,10 +255,20 @@ class Member:
         assert self._link is not None
         self._link.send(frame(message))
 
-    def _receive_go(self) -> None:
-        """The next byte on the control link is the native core's."""
+    def _say_ready(self) -> None:
+        self._tell(Ready(self._check(), self._state))
+
+    def _check(self) -> bytes:
+        assert self._table is not None
+        return check_of(self._table, self._identity.generation)
+
+    def _receive_go(self, go: Go) -> None:
+        """All are there, and in the same group. The next byte on the link is the native core's."""
         assert self._link is not None
         assert self._wiring is not None
+        if go.check != self._check() or len(go.states) != self._identity.size:
+            raise failures.other_table(0, self._identity.rank)
+        self._states = tuple(go.states)
         self._link.hold()
         self._wiring.close_door()
         self._beacons.unlink()
@@ -297,10 +312,16 @@ class Member:
         assert self._table is not None
         assert self._wiring is not None
         peers = peers_for(self._identity.rank, self._table, via=self._via)
+        if self._data is not None:
+            self._loop.release(self._data)
         return Formation(
             peers=peers,
             control=[(0, self._link.detach())],
             wires=self._wiring.release(),
             ranks_here=sum(peer.same_host for peer in peers),
             beacon_fd=self._beacons.release(),
+            standby=self._data,
+            routes=routes_for(self._identity.rank, self._table, via=self._via),
+            token=self._table.token,
+            states=self._states,
         )

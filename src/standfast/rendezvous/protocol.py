@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 T = TypeVar("T")
 
-VERSION = 3
+VERSION = 4
 MAGIC = b"\x89STFAST"
 OPENING = MAGIC + bytes([VERSION])
 LENGTH = struct.Struct(">I")
@@ -27,6 +27,8 @@ NONCE_BYTES = 32
 TEXT_MAX = 1024
 # Texts of ours that are sent in a hello.
 NAME_MAX = 255
+# What a rank may say of the state that it holds.
+STATE_BYTES_MAX = 64
 
 Nonce = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 Text = Annotated[str, Meta(max_length=TEXT_MAX)]
@@ -34,9 +36,18 @@ Name = Annotated[str, Meta(max_length=NAME_MAX)]
 Rank = Annotated[int, Meta(ge=0, lt=2**31)]
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Number = Annotated[int, Meta(ge=0, lt=2**32)]
+State = Annotated[bytes, Meta(max_length=STATE_BYTES_MAX)]
+Check = Annotated[bytes, Meta(max_length=64)]
 
 CONTROL = "control"
 DATA = "data"
+REFORM = "reform"
+
+# In place of a rank in a Begin of a re-forming: who somebody is stands in the body there.
+EVERYBODY = 2**31 - 1
+
+# Kinds of Refused that are no errors. AGAIN: not here, or not yet. LED: I serve already, follow me.
+AGAIN, LED = "again", "led"
 
 
 class Challenge(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="challenge"):
@@ -168,7 +179,10 @@ class Trouble(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
 
 
 class Ready(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="ready"):
-    """A rank has its wires to all others."""
+    """A rank has its wires to all others. check: of the table that it has; state: what it holds."""
+
+    check: Check = b""
+    state: State = b""
 
 
 class Expired(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="expired"):
@@ -178,7 +192,13 @@ class Expired(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, 
 
 
 class Go(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="go"):
-    """All ranks are ready. The last frame of rendezvous on a control link."""
+    """All ranks are ready. The last frame of rendezvous on a control link.
+
+    check: of the table that all have. states: what each rank holds, by rank.
+    """
+
+    check: Check = b""
+    states: list[State] = []
 
 
 class Failed(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="failed"):
@@ -188,6 +208,39 @@ class Failed(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, t
     message: str
     hint: str | None
     fields: dict[str, Any]
+
+
+class Comer(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Who calls in a re-forming: the body of its Begin.
+
+    hello: as for forming a group; its generation is the one that this process was in. group: id of
+    the group; "" for a newcomer. number: what this process is called in all generations of the
+    group, or -1. follows: wants to be led; otherwise only asks whether the callee is there.
+    attempted, top: the highest generation and the highest number that it knows of.
+    """
+
+    hello: Hello
+    group: Name
+    number: int
+    follows: bool
+    attempted: int
+    top: int
+
+
+class Outcome(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="outcome"):
+    """Who forms the new group, in the order of its ranks.
+
+    rank: the receiver's. port: where rank 0 listens, at the address where it was found. old_ranks:
+    each one's rank in the group before, -1 for newcomers. full_size: ranks when nobody is missing.
+    """
+
+    group: Name
+    generation: int
+    rank: Rank
+    port: Port
+    numbers: list[int]
+    old_ranks: list[int]
+    full_size: int
 
 
 class Malformed(Exception):

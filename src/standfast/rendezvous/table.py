@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from standfast.endpoint import Endpoint
 from standfast.rendezvous import handshake
 from standfast.rendezvous.formation import PeerInfo
-from standfast.rendezvous.protocol import Entry, Hello, Table
+from standfast.rendezvous.protocol import Entry, Hello, Table, encode
 from standfast.rendezvous.routes import fabric_between, routes
 
 
@@ -59,6 +60,20 @@ def plan_for(rank: int, table: Table, *, via: str, fabric: str, key: bytes | Non
         },
         fallback=fabric == "auto",
         hosts=[entry.host for entry in table.ranks],
+    )
+
+
+def check_of(table: Table, generation: int) -> bytes:
+    """Return what all ranks of a group have in common once they have its table."""
+    return hashlib.sha256(b"%d" % generation + encode(table)).digest()
+
+
+def routes_for(rank: int, table: Table, *, via: str) -> tuple[tuple[Endpoint, ...], ...]:
+    """Return where each rank's data port is tried from here, by rank; nothing if it has none."""
+    mine = table.ranks[rank].host_id
+    return tuple(
+        tuple(routes(entry, via=via, same_host=entry.host_id == mine)) if entry.port else ()
+        for entry in table.ranks
     )
 
 

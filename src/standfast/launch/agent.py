@@ -1,0 +1,411 @@
+"""The agent: starts and supervises the ranks of one host for a launcher elsewhere. Own process.
+
+Started by ssh as `python -P -m standfast.launch.agent`; agents.py is its other end. It decides
+nothing but one thing: when the launcher is gone, or was not heard of for LEASE_NS, its ranks die.
+One thread and one loop, in which nothing blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from typing import Any
+
+from standfast.launch.clock import now_ns
+from standfast.launch.environment import Formation, Listeners, rank_environment
+from standfast.launch.guardian import Guardian
+from standfast.launch.lines import Tail
+from standfast.launch.notices import NoticeBoard, write_obituary
+from standfast.launch.orders import (
+    FENCE_NS,
+    LEASE_NS,
+    MAGIC,
+    WINDOW_BYTES,
+    Check,
+    Checked,
+    Credit,
+    Cut,
+    Ended,
+    Fed,
+    Feed,
+    Frames,
+    Gone,
+    Goodbye,
+    Hello,
+    Listening,
+    Notice,
+    Obituary,
+    Order,
+    Ping,
+    Pong,
+    Prepare,
+    Printed,
+    Refused,
+    Start,
+    Started,
+    Tell,
+)
+from standfast.launch.output import READ_BYTES, bytes_in
+from standfast.launch.parts import ExitWatch, adopt_orphans, group_lives, reap_strays
+from standfast.launch.pipes import Pipes
+from standfast.launch.ports import free_port, open_listener, port_of
+from standfast.launch.process import Program, RankProcess, start_rank
+from standfast.launch.program import cannot_exec, find_program
+from standfast.launch.segments import sweep_segments
+from standfast.launch.spec import LaunchError
+from standfast.launch.stdin import RankStdin, rank_stdin
+from standfast.launch.workspace import report_directory
+from standfast.version import version
+
+POLL_S = 0.02
+IDLE_S = 0.5
+KILL_S = 4.0
+REPORT_BYTES_MAX = 1 << 20
+NOT_FOR_US = (signal.SIGINT, signal.SIGHUP, signal.SIGTSTP)
+"""Who presses a key at the launcher's terminal means the launcher, and that tells us."""
+
+
+class UpStream:
+    """The reading end of a rank's stdout or stderr, read as far as the launcher has room."""
+
+    def __init__(self, agent: Agent, fd: int, rank: int, *, stderr: bool) -> None:
+        self.open = True
+        self._agent = agent
+        self._fd = fd
+        self._rank = rank
+        self._stderr = stderr
+        self._credit = WINDOW_BYTES
+        self._budget: int | None = None
+        self._registered = False
+        os.set_blocking(fd, False)
+        self._settle()
+
+    def grant(self, count: int) -> None:
+        """The launcher has passed on so much."""
+        self._credit += count
+        self._settle()
+
+    def cut(self) -> None:
+        """Accept only what is in the pipe already."""
+        if self.open and self._budget is None:
+            self._budget = bytes_in(self._fd)
+            self._read()
+
+    def close(self) -> None:
+        """Give up what was not read."""
+        if self.open:
+            self.open = False
+            self._settle()
+            os.close(self._fd)
+
+    def _read(self) -> None:
+        limit = min(READ_BYTES, self._credit)
+        if self._budget is not None:
+            limit = min(limit, self._budget)
+        try:
+            data = os.read(self._fd, limit)
+        except BlockingIOError:
+            if self._budget is None:
+                return
+            data = b""
+        self._credit -= len(data)
+        if self._budget is not None:
+            self._budget -= len(data)
+        self._agent.say(Printed(self._rank, self._stderr, data))
+        if data:
+            self._settle()
+        else:
+            self.close()
+
+    def _settle(self) -> None:
+        wanted = self.open and self._credit > 0
+        if wanted and not self._registered:
+            self._agent.selector.register(self._fd, selectors.EVENT_READ, self._read)
+        elif self._registered and not wanted:
+            self._agent.selector.unregister(self._fd)
+        self._registered = wanted
+
+
+class Agent:
+    """The ranks of this host."""
+
+    def __init__(
+        self, selector: selectors.BaseSelector, read_fd: int, write_fd: int, directory: str
+    ) -> None:
+        self.selector = selector
+        self._directory = directory
+        self._guardian = Guardian(directory)
+        self._members: dict[int, RankProcess] = {}
+        self._streams: dict[tuple[int, bool], UpStream] = {}
+        self._stdins: dict[int, RankStdin] = {}
+        self._listeners: list[socket.socket] = []
+        self._generation = 0
+        self._checked: tuple[tuple[int, ...], int] | None = None
+        self._heard_ns = now_ns()
+        self._over: str | None = None
+        self._board = NoticeBoard(selector, directory, lambda line: self.say(Notice(line)))
+        self._exits = ExitWatch(selector, self._ended)
+        self._exits.add(self._guardian.pid)
+        self._pipes = Pipes(
+            selector, read_fd, write_fd, Frames(Order), self._obey, self._end_because
+        )
+
+    def say(self, message: Any) -> None:
+        """Tell the launcher."""
+        self._pipes.say(message)
+
+    def run(self) -> int:
+        """Serve the launcher to its end, or to ours; return the exit status."""
+        signal.signal(signal.SIGTERM, lambda *_: self._end_because("the agent got SIGTERM"))
+        self._pipes.push(MAGIC)
+        self.say(_hello())
+        try:
+            while self._over is None:
+                busy = self._checked or any(not m.gone and not m.running for m in self._members_())
+                for key, _ in self.selector.select(POLL_S if busy else IDLE_S):
+                    key.data()
+                self._look()
+        finally:
+            self._destroy_all()
+            self._farewell()
+        return 0 if self._over == "" else 1
+
+    def _members_(self) -> list[RankProcess]:
+        return list(self._members.values())
+
+    def _end_because(self, reason: str) -> None:
+        """Stop serving; an empty reason is a goodbye."""
+        if self._over is None:
+            self._over = reason
+
+    def _look(self) -> None:
+        """Notice what no event tells."""
+        for member in self._members_():
+            if not member.gone and not member.running and member.check_gone():
+                self._guardian.gone(member.pid)
+                self.say(Gone(member.rank))
+        if self._checked is not None:
+            self._check_groups(*self._checked)
+        if now_ns() - self._heard_ns > LEASE_NS:
+            self._end_because("the launcher is not heard of any more")
+
+    def _check_groups(self, groups: tuple[int, ...], until_ns: int) -> None:
+        living = tuple(group for group in groups if group_lives(group))
+        if not living or now_ns() > until_ns:
+            self._checked = None
+            self.say(Checked(living))
+
+    # --- orders
+
+    def _obey(self, order: Any) -> None:
+        self._heard_ns = now_ns()
+        match order:
+            case Ping(sent_ns):
+                self.say(Pong(sent_ns, now_ns()))
+            case Prepare(host, watch):
+                self._prepare(host, watch=watch)
+            case Start():
+                self._start(order)
+            case Tell(rank, number):
+                self._tell(rank, signal.Signals(number))
+            case Feed(rank, data):
+                self._feed(rank, data)
+            case Credit(rank, stderr, count):
+                if (rank, stderr) in self._streams:
+                    self._streams[rank, stderr].grant(count)
+            case Cut(rank, stderr):
+                if (rank, stderr) in self._streams:
+                    self._streams[rank, stderr].cut()
+            case Check(groups):
+                self._checked = (groups, now_ns() + FENCE_NS)
+            case Obituary(generation, text):
+                write_obituary(self._directory, generation, text)
+            case Goodbye():
+                self._end_because("")
+
+    def _prepare(self, host: str, *, watch: bool) -> None:
+        self._close_listeners()
+        self._listeners = [open_listener(host) for _ in range(2 if watch else 1)]
+        watch_port = port_of(self._listeners[1]) if watch else None
+        self.say(Listening(port_of(self._listeners[0]), free_port(host), watch_port))
+
+    def _start(self, order: Start) -> None:
+        rank = order.place.rank
+        if order.formation.generation != self._generation:
+            self._begin(order.formation)
+        listeners = None
+        if rank == 0:
+            listeners = Listeners(*(each.fileno() for each in self._listeners))
+        try:
+            program = _program(order)
+            with self._rank_stdin(order) as (stdin, taker):
+                member = start_rank(
+                    rank,
+                    program,
+                    self._environment(order, listeners),
+                    output=self,
+                    guardian=self._guardian,
+                    inherited=() if listeners is None else listeners.all(),
+                    cwd=_usable_folder(order.cwd),
+                    stdin=stdin,
+                )
+        except LaunchError as error:
+            self.say(Refused(rank, error.status, str(error)))
+            return
+        except OSError as error:
+            refused = cannot_exec(order.path, error)
+            self.say(Refused(rank, refused.status, str(refused)))
+            return
+        finally:
+            if rank == 0:
+                self._close_listeners()
+        self._members[rank] = member
+        if taker is not None:
+            self._stdins[rank] = taker
+        self._exits.add(member.pid)
+        self.say(Started(rank, member.pid, member.started_ns))
+
+    def _rank_stdin(
+        self, order: Start
+    ) -> contextlib.AbstractContextManager[tuple[int, RankStdin | None]]:
+        rank = order.place.rank
+        return rank_stdin(
+            self.selector, wanted=order.stdin, took=lambda count: self.say(Fed(rank, count))
+        )
+
+    def _begin(self, formation: Formation) -> None:
+        """Forget the generation before: the launcher has seen to it that nothing of it is left."""
+        self._generation = formation.generation
+        self._members.clear()
+        self._close_stdins()
+        reap_strays(keep=self._guardian.pid)
+        sweep_segments()
+
+    def _environment(self, order: Start, listeners: Listeners | None) -> dict[str, str]:
+        formation = dataclasses.replace(order.formation, report_dir=self._directory)
+        inherited = {**os.environ, **order.environment}
+        return rank_environment(inherited, formation, place=order.place, listeners=listeners)
+
+    def attach(self, fd: int, *, rank: int, stderr: bool, tail: Tail | None) -> UpStream:
+        """Take over the reading end of a rank's pipe, as Output does; the launcher has the tail."""
+        stream = UpStream(self, fd, rank, stderr=stderr)
+        self._streams[rank, stderr] = stream
+        return stream
+
+    def _tell(self, rank: int, number: signal.Signals) -> None:
+        member = self._members.get(rank)
+        if member is not None and not member.gone:
+            member.tell(number)
+
+    # --- what happens here
+
+    def _ended(self, pid: int) -> None:
+        member = next((each for each in self._members_() if each.pid == pid), None)
+        if member is None:
+            if self._guardian.replace([each.pid for each in self._members_() if not each.gone]):
+                self._exits.add(self._guardian.pid)
+            return
+        member.reap()
+        self._board.read()  # what it said is told before its end
+        end = member.end(now_ns())
+        self.say(Ended(member.rank, end.status, end.ended_ns, self._report(member.rank)))
+
+    def _report(self, rank: int) -> bytes:
+        path = os.path.join(self._directory, f"rank-{rank}-gen{self._generation}.json")
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            return file.read(REPORT_BYTES_MAX)
+        return b""
+
+    def _feed(self, rank: int, data: bytes) -> None:
+        if rank in self._stdins:
+            self._stdins[rank].feed(data)
+
+    def _close_stdins(self) -> None:
+        for each in self._stdins.values():
+            each.close()
+        self._stdins.clear()
+
+    def _close_listeners(self) -> None:
+        for each in self._listeners:
+            each.close()
+        self._listeners = []
+
+    def _destroy_all(self) -> None:
+        left = [each for each in self._members_() if not each.gone]
+        end_s = time.monotonic() + KILL_S
+        while left and time.monotonic() < end_s:
+            left = [each for each in left if not each.destroyed()]
+            time.sleep(POLL_S if left else 0)
+
+    def _farewell(self) -> None:
+        self._exits.close()
+        self._close_listeners()
+        self._close_stdins()
+        for stream in self._streams.values():
+            stream.close()
+        self._board.close()
+        self._guardian.close()
+        self._pipes.close()
+        sweep_segments()
+
+
+def _program(order: Start) -> Program:
+    """Find the program on this host: at the launcher's place for it, else by its name."""
+    path = order.path
+    if not os.access(path, os.X_OK):
+        path = find_program(order.command[0], os.environ.get("PATH", os.defpath))
+    if not order.watch:
+        return Program(path, order.command)
+    from standfast.launch.warding import warden_command
+
+    command = warden_command(path, order.command, kill_after_s=order.kill_after_s)
+    return Program(command[0], command)
+
+
+def _usable_folder(cwd: str) -> str:
+    """Return the launcher's working directory where there is such a one, else the user's home."""
+    return cwd if os.path.isdir(cwd) else os.path.expanduser("~")
+
+
+def _hello() -> Hello:
+    words = os.environ.get("SSH_CONNECTION", "").split()
+    theirs, ours = (words[0], words[2]) if len(words) == 4 else ("", "")
+    return Hello(
+        version=version(),
+        pid=os.getpid(),
+        name=socket.gethostname(),
+        boot=_boot(),
+        address=ours,
+        launcher=theirs,
+    )
+
+
+def _boot() -> str:
+    """Return what tells this run of the system from its others, if there is such a thing."""
+    with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+    return ""
+
+
+def main() -> int:
+    """Be an agent on stdin and stdout; whatever else is printed here goes to stderr."""
+    for each in NOT_FOR_US:
+        signal.signal(each, lambda *_: None)  # a handler: ranks would inherit SIG_IGN
+    read_fd, write_fd = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
+    adopt_orphans()
+    with selectors.DefaultSelector() as selector, report_directory(os.environ) as directory:
+        return Agent(selector, read_fd, write_fd, directory).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""Which rank runs where. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from standfast.launch.environment import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """An entry of the job's list of hosts; several may name the same host.
+
+    Fields:
+        name: as ssh takes it.
+        slots: how many ranks it may have.
+        data_address: the address, by the host file, that its ranks use for data.
+    """
+
+    name: str
+    slots: int = 1
+    data_address: str | None = None
+
+
+def slots_of(hosts: Sequence[Host]) -> int:
+    """Return how many ranks these hosts may have together."""
+    return sum(host.slots for host in hosts)
+
+
+def place_ranks(size: int, hosts: Sequence[Host]) -> list[tuple[str, Place]]:
+    """Fill the hosts one after the other, rank by rank; what is left over has no rank.
+
+    A host that is there several times is one node all the same. Returns host and place by rank.
+    """
+    entries = [host for host in hosts for _ in range(host.slots)][:size]
+    if len(entries) < size:
+        raise ValueError(f"{size} ranks do not fit on {slots_of(hosts)} slots")
+    names = [entry.name for entry in entries]
+    nodes = {name: node for node, name in enumerate(dict.fromkeys(names))}
+    return [
+        (
+            entry.name,
+            Place(
+                rank=rank,
+                local_rank=names[:rank].count(entry.name),
+                local_size=names.count(entry.name),
+                node=nodes[entry.name],
+                data_address=entry.data_address,
+            ),
+        )
+        for rank, entry in enumerate(entries)
+    ]

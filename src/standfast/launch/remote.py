@@ -1,0 +1,156 @@
+"""A rank on another host, as the launcher's loop sees it: orders go out, news come in."""
+
+from __future__ import annotations
+
+import signal
+
+from standfast.launch.clock import now_ns
+from standfast.launch.lines import Tail
+from standfast.launch.link import Link
+from standfast.launch.orders import WINDOW_BYTES, Credit, Cut, Ended, Feed, Printed, Started, Tell
+from standfast.launch.output import FedStream, Output
+from standfast.launch.records import RankEnd
+
+
+class RemoteRank:
+    """A rank that an agent was told to start."""
+
+    def __init__(self, rank: int, link: Link, output: Output) -> None:
+        self.rank = rank
+        self.host = link.name
+        self.pid = 0
+        self.started_ns = now_ns()
+        self.ended_ns: int | None = None
+        self.gone = False
+        self.killed_ns: int | None = None
+        self.report = b""
+        self._link = link
+        self._tail = Tail()
+        self._status = 0
+        self._lost = ""
+        self._told: tuple[int, int] | None = None
+        self.streams = tuple(self._stream(output, stderr=stderr) for stderr in (False, True))
+
+    def _stream(self, output: Output, *, stderr: bool) -> FedStream:
+        link, rank = self._link, self.rank
+        return output.attach_fed(
+            rank=rank,
+            host=self.host,
+            stderr=stderr,
+            tail=self._tail if stderr else None,
+            grant=lambda count: link.say(Credit(rank, stderr, count)),
+            ask_cut=lambda: link.say(Cut(rank, stderr)),
+        )
+
+    @property
+    def label(self) -> str:
+        """What a user calls its process group."""
+        return f"{self.pid} on {self.host}"
+
+    @property
+    def running(self) -> bool:
+        """Whether the leader has not ended."""
+        return self.ended_ns is None
+
+    @property
+    def drained(self) -> bool:
+        """Whether all its output was passed on."""
+        return not any(stream.open for stream in self.streams)
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether something is due soon of which no news will come."""
+        return not self.running and not (self.gone and self.drained)
+
+    def tell(self, number: signal.Signals) -> None:
+        """Have a signal sent to the group; the first one is remembered while the leader runs."""
+        if self.running and self._told is None:
+            self._told = (number, now_ns())
+        if number is signal.SIGKILL and self.killed_ns is None:
+            self.killed_ns = now_ns()
+        self._link.say(Tell(self.rank, number))
+
+    def kill_rest(self) -> None:
+        """Have killed what the leader left behind."""
+        if self.killed_ns is None:
+            self.killed_ns = now_ns()
+            self._link.say(Tell(self.rank, signal.SIGKILL))
+
+    def check_gone(self) -> bool:
+        """Whether the agent has told so."""
+        return self.gone
+
+    def destroyed(self) -> bool:
+        """Leave the killing to the agent, which does it when its link ends."""
+        return True
+
+    def end(self, now: int) -> RankEnd:
+        """Return how it ended; `now` is the end of a process that could not be killed."""
+        number, told_ns = self._told or (None, None)
+        return RankEnd(
+            rank=self.rank,
+            pid=self.pid,
+            started_ns=self.started_ns,
+            ended_ns=now if self.ended_ns is None else self.ended_ns,
+            status=-signal.SIGKILL if self.ended_ns is None else self._status,
+            told_signal=number,
+            told_ns=told_ns,
+            last_lines=self._tail.lines(),
+            host=self.host,
+            lost=self._lost,
+        )
+
+    # --- news
+
+    def started(self, news: Started) -> None:
+        """Its process is there."""
+        self.pid = news.pid
+        self.started_ns = self._link.ours_ns(news.started_ns)
+
+    def ended(self, news: Ended) -> None:
+        """Its leader was reaped."""
+        self._status = news.status
+        self.ended_ns = self._link.ours_ns(news.ended_ns)
+        self.report = news.report
+
+    def printed(self, news: Printed) -> None:
+        """A piece of its output came."""
+        self.streams[news.stderr].feed(news.data)
+
+    def lost(self, reason: str) -> bool:
+        """Its agent is gone, and so is the rank; whether that is what ended it."""
+        for stream in self.streams:
+            stream.feed(b"")
+        was_running = self.running
+        if was_running:
+            self._status = -signal.SIGKILL
+            self._lost = reason
+            self.ended_ns = now_ns()
+        self.gone = True
+        return was_running
+
+
+class RemoteStdin:
+    """The stdin of a rank on another host."""
+
+    def __init__(self, rank: int, link: Link) -> None:
+        self._rank = rank
+        self._link = link
+        self._under_way = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether enough is under way."""
+        return self._link.up and self._under_way >= WINDOW_BYTES
+
+    def feed(self, data: bytes) -> None:
+        """Send it on its way; nothing is the end."""
+        self._under_way += len(data)
+        self._link.say(Feed(self._rank, data))
+
+    def fed(self, count: int) -> None:
+        """So much has arrived."""
+        self._under_way -= count
+
+    def close(self) -> None:
+        """Leave the rest to the agent."""
