@@ -176,9 +176,11 @@ pytest: $(VENV)/group-test $(VENV)/mlx $(VENV)/installed
 	@echo '== pytest'
 	@env -u PYTHONPATH EXPECT_INSTALLED=1 $(BIN)/pytest -p no:cacheprovider $(PYTEST_ARGS)
 
-# Jobs of other libraries, with and without the watch. Those have a Python of their own: torch alone
-# is ten times as large as all the rest. PyPI's torch for Linux brings CUDA along; to save 3 GB, name
-# one without, as in FOREIGN_TORCH='torch --index-url https://download.pytorch.org/whl/cpu'.
+# Jobs of other libraries, with and without the watch; and our ranks under others' launchers. Those
+# have a Python of their own: torch alone is ten times as large as all the rest. PyPI's torch for
+# Linux brings CUDA along; to save 3 GB, name one without, as in
+# FOREIGN_TORCH='torch --index-url https://download.pytorch.org/whl/cpu'. Slurm's tests run where
+# Debian's slurmctld, slurmd and slurm-client are, as root.
 FOREIGN := build/foreign
 FOREIGN_TORCH ?= torch>=2.4
 FOREIGN_PIP := $(FOREIGN)/bin/python -m pip --disable-pip-version-check -qq
@@ -190,11 +192,20 @@ $(FOREIGN)/ready: build/packages.inputs build/python.inputs
 	@$(STEP) 'install packages: torch' $(FOREIGN_PIP) install $(foreach word,$(FOREIGN_TORCH),'$(word)')
 	@touch $@
 
-test-foreign: $(VENV)/group-test $(VENV)/installed $(FOREIGN)/ready
+# MPICH's mpirun has the name of Open MPI's, so it has a place of its own.
+build/mpich/ready: build/packages.inputs build/python.inputs
+	@$(STEP) 'make build/mpich' $(PYTHON) -m venv --clear build/mpich
+	@build/mpich/bin/python -m pip --disable-pip-version-check -qq install 'pip>=25.1'
+	@$(STEP) 'install packages: mpich' build/mpich/bin/python -m pip \
+	  --disable-pip-version-check -qq install --group mpich
+	@touch $@
+
+test-foreign: $(VENV)/group-test $(VENV)/installed $(FOREIGN)/ready build/mpich/ready
 	@$(STEP) 'install the wheel: foreign' $(FOREIGN_PIP) install --force-reinstall \
 	  dist/standfast-*.whl
 	@env -u PYTHONPATH EXPECT_INSTALLED=1 FOREIGN_PYTHON=$(CURDIR)/$(FOREIGN)/bin/python \
-	  $(BIN)/pytest -p no:cacheprovider tests/foreign $(PYTEST_ARGS)
+	  MPICH_MPIRUN=$(CURDIR)/build/mpich/bin/mpirun \
+	  $(BIN)/pytest -p no:cacheprovider tests/foreign tests/started $(PYTEST_ARGS)
 
 # The tests that kill ranks, REPEAT times; prints how long survivors took to know.
 REPEAT ?= 200

@@ -170,6 +170,7 @@ void define_verbs(nb::module_& m) {
             self.connect(peer, ends, peer_text, {key, first});
           },
           "peer"_a, "theirs"_a, nb::kw_only(), "peer_text"_a, "key"_a, "first"_a)
+      .def("renew", &Station::renew, "peer"_a)
       .def("greet", &Station::greet, "peer"_a)
       .def("is_greeted", &Station::is_greeted, "peer"_a)
       .def("silent_rails", &Station::silent_rails, "peer"_a)

@@ -29,6 +29,8 @@ constexpr Nanos kInterruptedMax = 100 * kMillisecond;
 constexpr Nanos kCatchUpMax = 500 * kMillisecond;
 // How long close() waits for an operation that another thread is in.
 constexpr Nanos kCloseMax = 1 * kSecond;
+// How often wires that tell nothing by themselves are looked at.
+constexpr Nanos kPatrolEvery = 1 * kSecond;
 // recv of bytes: a size above is taken for damage.
 constexpr std::size_t kBlobMax = std::size_t{1} << 40;
 
@@ -158,6 +160,10 @@ Group::Group(GroupConfig config) : config_(std::move(config)), jaccl_(std::move(
   watch.serve_sigterm = config_.handle_sigterm;
   watch_ = std::make_unique<Watch>(std::move(watch), abort_);
   if (config_.beacon.valid()) light_beacon(links);
+  const bool are_silent = std::any_of(wires_.begin(), wires_.end(), [](const auto& wire) {
+    return wire && wire->must_be_polled();
+  });
+  if (are_silent) patrol_.start(kPatrolEvery, [this] { look_after_wires(); });
   enlist(no_fork);
 }
 
@@ -202,6 +208,7 @@ void Group::light_beacon(const std::vector<int>& links) {
 
 Group::~Group() {
   close(Watch::Goodbye::kOrderly);
+  patrol_.stop();
   const NoFork no_fork;
   resign(no_fork);
   watch_.reset();
@@ -445,6 +452,25 @@ const Verdict* Group::await_verdict(Nanos limit) {
 }
 
 // What this rank saw goes to the watch, which decides for the group.
+void Group::report_lost(const Wire& wire, const std::string& trouble) {
+  const std::string here = std::to_string(config_.shape.rank);
+  const std::string peer = std::to_string(wire.peer());
+  watch_->report(VerdictKind::kLinkLost, wire.peer(),
+                 "data connection between rank " + here + " and rank " + peer + " (" + wire.link() +
+                     "): " + trouble,
+                 true);
+}
+
+// In the patrol's thread. An idle group has to know before it is needed that a cable was pulled.
+void Group::look_after_wires() {
+  if (abort_.verdict() != nullptr) return;
+  for (const auto& wire : wires_) {
+    if (!wire) continue;
+    const std::string trouble = wire->ailment();
+    if (!trouble.empty()) return report_lost(*wire, trouble);
+  }
+}
+
 void Group::report_fault(Outcome outcome, const Side& side, const Request& request) {
   const int here = config_.shape.rank;
   const Wire* wire = side.waiter.fault();
@@ -459,12 +485,7 @@ void Group::report_fault(Outcome outcome, const Side& side, const Request& reque
   }
   switch (outcome) {
     case Outcome::kLeft: return watch_->report(VerdictKind::kLeft, peer, kClosedItsGroup, false);
-    case Outcome::kBroken:
-      return watch_->report(VerdictKind::kLinkLost, peer,
-                            "data connection between rank " + std::to_string(here) + " and rank " +
-                                std::to_string(peer) + " (" + wire->link() +
-                                "): " + wire->trouble(),
-                            true);
+    case Outcome::kBroken: return report_lost(*wire, wire->trouble());
     case Outcome::kMismatch: {
       const bool both_p2p =
           side.comm.tag().kind == OpKind::kSend && wire->got().kind == OpKind::kSend;
@@ -607,6 +628,7 @@ bool Group::shut_for_submissions() {
 
 const char* Group::close(Watch::Goodbye goodbye) {
   if (!forked_ && !shut_for_submissions()) {
+    patrol_.stop();
     // An operation that another thread is in gets a moment to end, then it is ended. After Ctrl-C
     // nobody waits for it.
     const bool interrupted = goodbye == Watch::Goodbye::kInterrupted;

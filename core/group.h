@@ -19,6 +19,7 @@
 #include "core/fabric/fabric.h"
 #include "core/fabric/verbs/link.h"
 #include "core/jaccl/engine.h"
+#include "core/wait/patrol.h"
 #include "core/wait/turnstile.h"
 #include "core/wait/wait.h"
 #include "core/wait/worker.h"
@@ -190,6 +191,8 @@ class Group final : private ForkSensitive {
                           const std::string& op);
   static Waiter& waiter_of(Side& side);
   void report_fault(Outcome outcome, const Side& side, const Request& request);
+  void report_lost(const Wire& wire, const std::string& trouble);
+  void look_after_wires();
   Nanos verdict_limit() const;
   const Verdict* await_verdict(Nanos limit);
   bool shut_for_submissions();
@@ -212,6 +215,7 @@ class Group final : private ForkSensitive {
   Turnstile turnstile_;
   std::mutex
       submit_mutex_;  // makes taking a ticket and queueing for a worker one step; see close()
+  Patrol patrol_;     // looks at wires that tell nothing by themselves
   Worker sending_worker_;
   Worker receiving_worker_;
 

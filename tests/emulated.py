@@ -42,6 +42,13 @@ def address(of: int, to: int, cable: int = 0) -> str:
     return f"10.{cable}.{of}.{to + 1}"
 
 
+def ring(size: int, cables: int = 1) -> list[list[Any]]:
+    """Return the rows of a device file that names the cables between neighbours alone."""
+    full = matrix(size, cables)
+    near = (1, size - 1)
+    return [[full[i][j] if abs(i - j) in near else None for j in range(size)] for i in range(size)]
+
+
 def matrix(size: int, cables: int = 1) -> list[list[Any]]:
     """Return the rows of a device file for so many ranks."""
 
@@ -52,12 +59,16 @@ def matrix(size: int, cables: int = 1) -> list[list[Any]]:
 
 
 class Fabric:
-    """A fabric of its own; a context manager that removes its files."""
+    """A fabric of its own; a context manager that removes its files.
+
+    Its devices refuse receives before RTS: real ones may.
+    """
 
     def __init__(self, text: str | None = None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="standfast-fabric-"))
         self.path = self.folder / "fabric"
-        self.path.write_text(fabric_text() if text is None else text)
+        text = fabric_text() if text is None else text
+        self.path.write_text(f"early_receives refused\n{text}")
 
     def environment(self, rank: int) -> dict[str, str]:
         """Return what makes a process a rank on its Mac."""

@@ -96,6 +96,8 @@ ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb", "putenv", "
 WITHOUT_CORE = ("errors.py", "exits.py", "settings.py", "identity.py")
 # What may be imported when the package is; all else is optional and imported where it is used.
 THIRD_PARTY = frozenset({"msgspec", "click"})
+# Nobody but these packages themselves imports these files.
+PLUGINS = {"testing/pytest_plugin.py": frozenset({"pytest"})}
 # These stand below everything else of ours.
 PYTHON_ARROWS = {"exits.py": frozenset[str](), "errors.py": frozenset({"standfast.exits"})}
 
@@ -249,7 +251,8 @@ def check_python_arrows(path: str, text: str) -> Iterator[str]:
 
 def check_third_party(path: str, text: str) -> Iterator[str]:
     """Complain about packages that importing ours would need, though we do not depend on them."""
-    known = sys.stdlib_module_names | THIRD_PARTY | {"standfast"}
+    host = PLUGINS.get(path.removeprefix(f"{PACKAGE}/"), frozenset())
+    known = sys.stdlib_module_names | THIRD_PARTY | host | {"standfast"}
     for node in ast.parse(text).body:
         if isinstance(node, ast.Import | ast.ImportFrom):
             for line, module in imported(node):

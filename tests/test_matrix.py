@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from standfast.errors import ConfigError
-from standfast.matrix import Cell, Matrix, check_pairs, parse, read, whole
+from standfast.matrix import Cabling, Cell, Matrix, cabling, parse, read, whole
 
 THREE = [
     [None, "rdma_en5", ["rdma_en4", "rdma_en3"]],
@@ -74,14 +74,14 @@ def test_files(tmp_path: Path) -> None:
 def pairs(rows: Any, *hosts: str) -> str:
     """Return what is wrong between the ranks, or ""."""
     try:
-        check_pairs(parse(rows, "a file"), hosts)
+        cabling(parse(rows, "a file"), hosts)
     except ConfigError as error:
         return error.message
     return ""
 
 
 def test_pairs() -> None:
-    """Every two ranks need a cable with both ends; cells and hosts are named."""
+    """Neighbours need a cable with both ends; cells and hosts are named."""
     assert pairs(THREE, "x", "y", "z") == ""
     assert pairs(THREE, "x", "y") == "a file is for 3 ranks, and the group has 2"
     one_end = [[None, "a"], [None, None]]
@@ -93,6 +93,44 @@ def test_pairs() -> None:
     assert pairs(none, "x", "y").startswith("there is no cable between rank 0 on x and rank 1 on y")
     uneven = [[None, ["a", "b"]], ["c", None]]
     assert "no whole cable" in pairs(uneven, "x", "y")
+
+
+HOSTS = ("w", "x", "y", "z")
+RING = [
+    [None, "a", None, "b"],
+    ["a", None, "b", None],
+    [None, "a", None, "b"],
+    ["a", None, "b", None],
+]
+
+
+def test_ring() -> None:
+    """Cables between neighbours make a ring, whatever else is missing; a mesh needs all."""
+    matrix = parse(RING, "a file")
+    for asked in ("auto", "ring"):
+        found = cabling(matrix, HOSTS, asked)
+        assert found == Cabling("ring", frozenset({(0, 2), (1, 3)}))
+        assert not found.joins(2, 0)
+        assert found.joins(3, 0)
+    with pytest.raises(ConfigError) as caught:
+        cabling(matrix, HOSTS, "mesh")
+    assert str(caught.value).startswith(
+        "there is no cable between rank 0 on w and rank 2 on y: "
+        "row 0, column 2 of a file: null; row 2, column 0 of a file: null"
+    )
+    assert "topology='ring'" in str(caught.value.hint)
+    for asked in ("auto", "mesh", "ring"):
+        assert cabling(parse(THREE, "a file"), HOSTS[:3], asked) == Cabling(asked)
+
+
+def test_ring_in_another_order() -> None:
+    """Neighbours without a cable are named, however many cables others have."""
+    order = (0, 2, 1, 3)
+    matrix = parse(RING, "a file").of(order)
+    with pytest.raises(ConfigError) as caught:
+        cabling(matrix, [HOSTS[rank] for rank in order])
+    assert "no cable between rank 0 on w and rank 1 on y" in str(caught.value)
+    assert "in the order in which cables join them" in str(caught.value.hint)
 
 
 def test_parts() -> None:

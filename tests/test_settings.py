@@ -58,6 +58,7 @@ def test_the_table_is_complete() -> None:
         ("STANDFAST_KEY", KEY, "key", KEY.encode()),
         ("STANDFAST_DATA_ADDRESS", "10.0.0.0/24", "data_address", "10.0.0.0/24"),
         ("STANDFAST_REPORT_DIR", "/tmp/reports", "report_dir", "/tmp/reports"),
+        ("TORCHELASTIC_ERROR_FILE", "/tmp/error.json", "torch_error_file", "/tmp/error.json"),
         ("STANDFAST_LISTEN_FD", "5", "listen_fd", 5),
         ("STANDFAST_LOG_LEVEL", "info", "log_level", "info"),
     ],

@@ -70,6 +70,9 @@ class Wire {
   virtual bool wakes_by_reading(Half half) const = 0;
   // Data comes without waking anybody: whoever waits has to look, again and again.
   virtual bool must_be_polled() const { return false; }
+  // Why the wire does not work any more, though nobody uses it, or "". Takes system calls; for a
+  // thread of its own.
+  virtual std::string ailment() { return ""; }
   // From here on until awake() the peer rings when this half can go on. Check again before
   // sleeping.
   virtual void asleep(Half half) = 0;

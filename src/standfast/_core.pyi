@@ -50,7 +50,8 @@ class Station:
     """This rank's RDMA devices while a group is being formed. Every call may raise VerbsError.
 
     cells: by peer, the (device, port, address or "") of each rail. addresses() gives what the peer
-    passes to its connect(): a tuple per rail, in the order of RailEnd.
+    passes to its connect(): a tuple per rail, in the order of RailEnd. renew() makes new queue
+    pairs in place of those that connect() has used.
     """
     def __init__(
         self, *, library: str, cells: Mapping[int, Sequence[tuple[str, int, str]]]
@@ -65,6 +66,7 @@ class Station:
         key: int,
         first: bool,
     ) -> None: ...
+    def renew(self, peer: int) -> None: ...
     def greet(self, peer: int) -> None: ...
     def is_greeted(self, peer: int) -> bool: ...
     def silent_rails(self, peer: int) -> str: ...

@@ -61,7 +61,7 @@ def init(
         coordinator: ``host:port`` at which rank 0 listens and the others knock.
         generation: number of this attempt; it grows each time a group is formed again.
         fabric: what carries data: "auto", "shm", "tcp" or "verbs" (RDMA, over the devices that the
-            setting ``devices`` names).
+            setting ``devices`` names: between all ranks, or in a ring).
         topology: how collectives run: "auto", "mesh" or "ring".
         timeout_s: the one deadline for forming the group, in seconds; 60 by default.
         key: pre-shared key of at least 16 bytes, by which both ends of each connection prove
@@ -156,6 +156,7 @@ class Group(Membership, AsyncForms):
         self._lineage = seat.lineage
         self._old_ranks = seat.old_ranks
         self._standby = seat.standby
+        self._forms_again = False
         self._splits = 0
         self._completions: Completions | None = None
         self._handles_lock = threading.Lock()  # guards _handles; nothing else is locked under it
@@ -201,7 +202,11 @@ class Group(Membership, AsyncForms):
         return [str(e) for e in reforming.addresses(self._lineage, self._who.coordinator)]
 
     def links(self) -> Mapping[int, str]:
-        """Return what carries data to each other rank: ``{1: "shm", 2: "tcp 10.0.0.3:41234"}``."""
+        """Return what carries data to each other rank: ``{1: "shm", 2: "tcp 10.0.0.3:41234"}``.
+
+        Over RDMA it names the devices and addresses of both ends. Ranks of a ring that no cable
+        joins have tcp, and the text says why.
+        """
         return dict(self._place.links)
 
     # --- collectives --------------------------------------------------------------------------
@@ -452,6 +457,8 @@ class Group(Membership, AsyncForms):
         no longer than for three quarters of timeout_s. A rank that froze, or that the network has
         lost, is not waited for: if it comes too late, it gets StaleGroup.
 
+        All ranks should pass the same sizes and times: those of the new rank 0 count.
+
         Args:
             min_size: how many ranks it takes, newcomers too. Without it more than half of the old
                 ranks must come, so that a cut network can't leave two groups behind.
@@ -490,8 +497,9 @@ class Group(Membership, AsyncForms):
     def _give_up(self, known: Lineage) -> reforming.Past:
         """Close this generation, but keep the port at which this rank is found."""
         with self._lock:
-            if self._closed or self._is_a_child():
+            if self._closed or self._forms_again or self._is_a_child():
                 raise copy.copy(self._over) if self._over else self._closed_error()
+            self._forms_again = True
             standby, self._standby = self._standby, None
         cause = self.last_failure()
         self.told()

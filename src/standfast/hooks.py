@@ -14,6 +14,7 @@ import threading
 from types import TracebackType
 from typing import Protocol
 
+from standfast import torch_report
 from standfast.errors import StandfastError
 
 logger = logging.getLogger("standfast")
@@ -116,6 +117,7 @@ def _on_uncaught(
     ends = _enabled and not (hasattr(sys, "ps1") or sys.flags.interactive)
     if ends:
         _tell(error)
+        torch_report.again()
     _previous(kind, error, traceback)
     status = _status_of(error) if ends else None
     if status is not None:

@@ -11,17 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from standfast.endpoint import Endpoint, derived_port, parse_endpoint, parse_port
+from standfast.endpoint import Endpoint, parse_endpoint
 from standfast.errors import ConfigError
 from standfast.launchers import (
     FIRST_GENERATION,
     LAUNCHERS,
+    NODE_LAUNCHERS,
     OURS,
     Environ,
     Launcher,
     Meeting,
     Reading,
     Rule,
+    our_port,
 )
 
 
@@ -73,7 +75,8 @@ def resolve(
             file is not what it must be. Names the variables and their values.
     """
     environ = os.environ if environ is None else environ
-    claim = _claim(rank, size, environ, _launchers(environ))
+    claims = _claims(rank, size, environ, _launchers(environ))
+    claim = claims[0]
     assert claim.rank is not None
     assert claim.size is not None
     _check_range(claim)
@@ -84,7 +87,7 @@ def resolve(
         rank=claim.rank.value,
         size=claim.size.value,
         local_rank=_value(Rule(("STANDFAST_LOCAL_RANK",)), launcher.local_rank, environ),
-        coordinator=coordinator or _coordinator(claim, environ),
+        coordinator=coordinator or _coordinator(claims, environ),
         generation=_generation(generation, launcher, environ),
         job_id=_job_id(launcher, environ),
         source=claim.seen(),
@@ -109,36 +112,50 @@ def _launchers(environ: Environ) -> Sequence[Launcher]:
         return (OURS, *LAUNCHERS)
     if chosen in ("none", OURS.name):
         return (OURS,)
-    rows = [row for row in LAUNCHERS if row.name == chosen]
+    everybody = (*LAUNCHERS, *NODE_LAUNCHERS)
+    rows = [row for row in everybody if row.name == chosen]
     if not rows:
-        known = ", ".join(dict.fromkeys(row.name for row in LAUNCHERS))
+        known = ", ".join(dict.fromkeys(row.name for row in everybody))
         raise ConfigError(f"STANDFAST_LAUNCHER={chosen!r} is not one of {known}, none")
     return rows
 
 
-def _claim(
+def _claims(
     rank: int | None, size: int | None, environ: Environ, launchers: Sequence[Launcher]
-) -> Claim:
-    """Choose the source that says who this rank is."""
+) -> Sequence[Claim]:
+    """Choose the source that says who this rank is; others that say the same come behind it."""
     if rank is not None or size is not None:
-        return _from_arguments(rank, size)
+        return [_from_arguments(rank, size)]
     claims = [Claim(row, row.rank.read(environ), row.size.read(environ)) for row in launchers]
     complete = [claim for claim in claims if claim.complete()]
     partial = [claim for claim in claims if claim.seen() and not claim.complete()]
     ours = [claim for claim in partial if claim.launcher is OURS]
     if ours or (partial and not complete):
-        raise ConfigError(_incomplete(ours or partial))
+        raise ConfigError(_incomplete(ours or partial), hint=_node_hint(environ))
     if not complete:
         raise ConfigError(
             "nothing says which rank this is",
-            hint="start it with `standfast run -n N -- ...` (or torchrun, or mlx.launch); "
+            hint=_node_hint(environ)
+            or "start it with `standfast run -n N -- ...` (or torchrun, or mlx.launch); "
             "or set STANDFAST_RANK, STANDFAST_WORLD_SIZE and STANDFAST_COORDINATOR=host:port; "
             "or call init(rank=..., size=..., coordinator='host:port'). "
             "A group of one is init(rank=0, size=1)",
         )
-    for other in complete[1:]:
-        _check_agreement(complete[0], other)
-    return complete[0]
+    chosen = complete[0]
+    return [chosen, *(other for other in complete[1:] if _agree(chosen, other))]
+
+
+def _node_hint(environ: Environ) -> str | None:
+    """Say what to do where the environment names a node, which is not yet a rank."""
+    for row in NODE_LAUNCHERS:
+        found = row.rank.read(environ)
+        if found is not None:
+            return (
+                f"{found.variable}={found.text!r} says which node this is, not which rank: if each "
+                f"node has one rank, set STANDFAST_LAUNCHER={row.name}; else give each rank its "
+                "STANDFAST_RANK and STANDFAST_WORLD_SIZE"
+            )
+    return None
 
 
 def _from_arguments(rank: int | None, size: int | None) -> Claim:
@@ -169,17 +186,18 @@ def _incomplete(partial: Sequence[Claim]) -> str:
     return f"{first.seen()} is set, but {' or '.join(missing)} is not"
 
 
-def _check_agreement(chosen: Claim, other: Claim) -> None:
-    """Refuse two sources that differ, unless the first is known to run inside the other."""
-    if other.launcher.name in chosen.launcher.inside:
-        return
+def _agree(chosen: Claim, other: Claim) -> bool:
+    """Tell whether two sources say the same; refuse them if neither may run inside the other."""
     values = [(c.rank.value, c.size.value) for c in (chosen, other) if c.rank and c.size]
-    if values[0] != values[1]:
-        words = dict.fromkeys(c.launcher.name for c in (chosen, other))
-        raise ConfigError(
-            f"two launchers disagree about who this rank is: {chosen.seen()} and {other.seen()}",
-            hint=f"unset one of them, or choose: STANDFAST_LAUNCHER={'|'.join((*words, 'none'))}",
-        )
+    if values[0] == values[1]:
+        return True
+    if other.launcher.name in chosen.launcher.inside:
+        return False
+    words = dict.fromkeys(c.launcher.name for c in (chosen, other))
+    raise ConfigError(
+        f"two launchers disagree about who this rank is: {chosen.seen()} and {other.seen()}",
+        hint=f"unset one of them, or choose: STANDFAST_LAUNCHER={'|'.join((*words, 'none'))}",
+    )
 
 
 def _check_range(claim: Claim) -> None:
@@ -200,8 +218,7 @@ def _value(first: Rule, second: Rule, environ: Environ) -> int | None:
 
 
 def _job_id(launcher: Launcher, environ: Environ) -> str | None:
-    names = ("STANDFAST_JOB_ID", *launcher.job_id)
-    return next((environ[name] for name in names if name in environ), None)
+    return launcher.job(environ)
 
 
 def _generation(argument: int | None, launcher: Launcher, environ: Environ) -> int:
@@ -214,33 +231,35 @@ def _generation(argument: int | None, launcher: Launcher, environ: Environ) -> i
     return FIRST_GENERATION if found is None else found
 
 
-def _coordinator(claim: Claim, environ: Environ) -> str | None:
+def _coordinator(claims: Sequence[Claim], environ: Environ) -> str | None:
     """Return where the ranks meet; None for a group of one, or if rank 0 was handed a listener."""
     given = environ.get("STANDFAST_COORDINATOR")
     if given is not None:
         parse_endpoint(given, name="STANDFAST_COORDINATOR")
         return given
+    claim = claims[0]
     assert claim.rank is not None
     assert claim.size is not None
-    meeting = claim.launcher.meeting(environ) if claim.size.value > 1 else None
-    port = _our_port(meeting, environ)
+    alone = claim.size.value == 1
+    meeting = None if alone else _meeting(claims, environ)
+    port = our_port(meeting, environ)
     if meeting and port:
         return str(Endpoint(meeting.host.strip("[]"), port))
-    if claim.size.value == 1 or (claim.rank.value == 0 and "STANDFAST_LISTEN_FD" in environ):
+    if alone or (claim.rank.value == 0 and "STANDFAST_LISTEN_FD" in environ):
         return None
     lacking = "knows no port" if meeting else "has no coordinator"
+    ways = [claim.launcher.hint] if claim.launcher.hint and not meeting else []
+    ways.append("give every rank the address of rank 0: STANDFAST_COORDINATOR=host:port")
+    if meeting:
+        ways.append(f"STANDFAST_PORT on {meeting.host}")
     raise ConfigError(
         f"rank {claim.rank.value} of {claim.size.value} {lacking} to meet the others "
         f"({claim.seen()})",
-        hint="give every rank the address of rank 0: STANDFAST_COORDINATOR=host:port"
-        + (f", or STANDFAST_PORT on {meeting.host}" if meeting else ""),
+        hint=", or ".join(ways),
     )
 
 
-def _our_port(meeting: Meeting | None, environ: Environ) -> int | None:
-    """STANDFAST_PORT, else the port derived from the launcher's own."""
-    if "STANDFAST_PORT" in environ:
-        return parse_port(environ["STANDFAST_PORT"], name="STANDFAST_PORT")
-    if meeting is None or meeting.taken_port is None:
-        return None
-    return derived_port(meeting.taken_port)
+def _meeting(claims: Sequence[Claim], environ: Environ) -> Meeting | None:
+    """Return where the first of these launchers that says so lets its ranks meet."""
+    meetings = (claim.launcher.meeting(environ) for claim in claims)
+    return next((meeting for meeting in meetings if meeting is not None), None)

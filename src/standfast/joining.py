@@ -258,7 +258,7 @@ def core_of(
             for end in formation.wires
             if jaccl is None
         ],
-        topology=chosen.topology,
+        topology=formation.topology or chosen.topology,
         verify=chosen.verify,
         ranks_here=formation.ranks_here,
         limits_s=(

@@ -7,11 +7,13 @@ row to LAUNCHERS. docs/design/rendezvous.md has the rules and their reasons.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from standfast.endpoint import Endpoint, parse_endpoint, parse_port
+from standfast import slurm
+from standfast.endpoint import Endpoint, derived_port, parse_endpoint, parse_port
 from standfast.errors import ConfigError
 
 Environ = Mapping[str, str]
@@ -20,7 +22,7 @@ FIRST_GENERATION = 1
 # exo writes this address for ranks that are not neighbours (TEST-NET-2, RFC 5737): nobody is there.
 MLX_PLACEHOLDER = "198.51.100.1"
 # What schedules whole nodes; a launcher that runs inside of them knows better who a rank is.
-CLUSTERS = frozenset({"slurm", "lws", "job", "pet"})
+CLUSTERS = frozenset({"slurm", "lws", "job", "pet", "sky"})
 
 
 class Reading(NamedTuple):
@@ -43,10 +45,14 @@ def number(name: str, text: str) -> int:
 
 
 class Meeting(NamedTuple):
-    """Where a launcher lets ranks meet: a host, and a port that is the launcher's own."""
+    """Where a launcher lets ranks meet: a host, and a port.
+
+    taken_port is the launcher's own, beside which ours is derived; free_port nobody else has.
+    """
 
     host: str
-    taken_port: int | None
+    taken_port: int | None = None
+    free_port: int | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,8 @@ class Launcher:
     """One way of being started; a row of environments.md.
 
     name: the word of STANDFAST_LAUNCHER. inside: launchers that lose silently against this one.
-    meeting: where ranks meet, or None if the environment does not say.
+    meeting: where ranks meet, or None if the environment does not say; hint: what to do then.
+    job_id: the variables that together name the job.
     """
 
     name: str
@@ -80,6 +87,24 @@ class Launcher:
     job_id: tuple[str, ...] = ()
     meeting: Callable[[Environ], Meeting | None] = lambda environ: None
     inside: frozenset[str] = frozenset()
+    hint: str | None = None
+
+    def job(self, environ: Environ) -> str | None:
+        """Return the job's name: STANDFAST_JOB_ID, else the launcher's own; None without one."""
+        if "STANDFAST_JOB_ID" in environ:
+            return environ["STANDFAST_JOB_ID"]
+        return ".".join(environ[name] for name in self.job_id if name in environ) or None
+
+
+def our_port(meeting: Meeting | None, environ: Environ) -> int | None:
+    """Return STANDFAST_PORT, else a port that is free, else one derived from the launcher's own."""
+    if "STANDFAST_PORT" in environ:
+        return parse_port(environ["STANDFAST_PORT"], name="STANDFAST_PORT")
+    if meeting is None:
+        return None
+    if meeting.free_port is not None:
+        return meeting.free_port
+    return None if meeting.taken_port is None else derived_port(meeting.taken_port)
 
 
 def restarts(name: str, text: str) -> int:
@@ -158,6 +183,51 @@ def _meet_at_nccl(environ: Environ) -> Meeting | None:
     return Meeting(environ["NCCL_HOST_IP"], taken)
 
 
+def _meet_under_mpi(environ: Environ) -> Meeting | None:
+    """MPI has none: MASTER_ADDR, if it was passed on, with a port that the job's name gives.
+
+    PMIX_SERVER_URI is the local daemon's address, not rank 0's.
+    """
+    meeting = _meet_at_master(environ)
+    job = environ.get("PMIX_NAMESPACE")
+    if meeting is None or meeting.taken_port or job is None:
+        return meeting
+    return Meeting(meeting.host, free_port=derived_port(zlib.crc32(job.encode())))
+
+
+def _meet_in_slurm(environ: Environ) -> Meeting | None:
+    """Slurm: the step's first host, where rank 0 is, with a port that the job's number gives.
+
+    SLURM_LAUNCH_NODE_IPADDR is where srun ran.
+    """
+    name = "SLURM_STEP_NODELIST"
+    if name not in environ:
+        return None
+    job = Rule(("SLURM_JOB_ID", "SLURM_JOBID")).read(environ)
+    free = slurm.port(job.value) if job else None
+    return Meeting(slurm.hosts(name, environ[name])[0], free_port=free)
+
+
+def _meet_at_leader(environ: Environ) -> Meeting | None:
+    """LeaderWorkerSet: the leader's name."""
+    return Meeting(environ["LWS_LEADER_ADDRESS"]) if "LWS_LEADER_ADDRESS" in environ else None
+
+
+def _meet_at_pet_master(environ: Environ) -> Meeting | None:
+    """Kubeflow: its master, whose port is torchrun's."""
+    if "PET_MASTER_ADDR" not in environ:
+        return None
+    port = environ.get("PET_MASTER_PORT")
+    taken = None if port is None else parse_port(port, name="PET_MASTER_PORT")
+    return Meeting(environ["PET_MASTER_ADDR"], taken)
+
+
+def _meet_at_first_ip(environ: Environ) -> Meeting | None:
+    """SkyPilot: the first of the nodes' addresses, one per line."""
+    words = environ.get("SKYPILOT_NODE_IPS", "").split()
+    return Meeting(words[0]) if words else None
+
+
 def _host_and_port(text: str, name: str) -> tuple[str, int]:
     endpoint = parse_endpoint(text, name=name)
     return endpoint.host, endpoint.port
@@ -202,5 +272,64 @@ LAUNCHERS: tuple[Launcher, ...] = (
         job_id=("TORCHELASTIC_RUN_ID",),
         meeting=_meet_at_master,
         inside=CLUSTERS,
+    ),
+    Launcher(
+        "ompi",
+        rank=Rule(("OMPI_COMM_WORLD_RANK",)),
+        size=Rule(("OMPI_COMM_WORLD_SIZE",)),
+        local_rank=Rule(("OMPI_COMM_WORLD_LOCAL_RANK",)),
+        job_id=("PMIX_NAMESPACE",),
+        meeting=_meet_under_mpi,
+        inside=CLUSTERS,
+        hint="tell mpirun the host of rank 0: -x MASTER_ADDR=host",
+    ),
+    Launcher(
+        "mpich",
+        rank=Rule(("PMI_RANK",)),
+        size=Rule(("PMI_SIZE",)),
+        local_rank=Rule(("MPI_LOCALRANKID",)),
+        meeting=_meet_under_mpi,
+        inside=CLUSTERS,
+        hint="tell mpirun the host of rank 0, and a port: "
+        "-genv MASTER_ADDR host -genv STANDFAST_PORT 29400",
+    ),
+    Launcher(
+        "slurm",
+        rank=Rule(("SLURM_PROCID",)),
+        size=Rule(("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")),
+        local_rank=Rule(("SLURM_LOCALID",)),
+        generation=Rule(("SLURM_RESTART_COUNT",), restarts),
+        job_id=("SLURM_JOB_ID", "SLURM_STEP_ID"),
+        meeting=_meet_in_slurm,
+        hint="start each rank with srun: it says which hosts the step has",
+    ),
+)
+
+# These tell a process which node it is on, so they are asked only by name (STANDFAST_LAUNCHER), by
+# a job that has one rank per node; else nodes.py reads them for `standfast run`.
+NODE_LAUNCHERS: tuple[Launcher, ...] = (
+    Launcher(
+        "lws",
+        rank=Rule(("LWS_WORKER_INDEX",)),
+        size=Rule(("LWS_GROUP_SIZE",)),
+        meeting=_meet_at_leader,
+    ),
+    Launcher(
+        "job",
+        rank=Rule(("JOB_COMPLETION_INDEX",)),
+        size=Rule(("STANDFAST_WORLD_SIZE",)),
+    ),
+    Launcher(
+        "pet",
+        rank=Rule(("PET_NODE_RANK",)),
+        size=Rule(("PET_NNODES",)),
+        meeting=_meet_at_pet_master,
+    ),
+    Launcher(
+        "sky",
+        rank=Rule(("SKYPILOT_NODE_RANK",)),
+        size=Rule(("SKYPILOT_NUM_NODES",)),
+        job_id=("SKYPILOT_TASK_ID",),
+        meeting=_meet_at_first_ip,
     ),
 )

@@ -7,6 +7,7 @@ with a port and an address, "mlx5_0:2@10.0.0.1", where a device has several.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Sequence
@@ -18,6 +19,10 @@ from standfast.errors import ConfigError
 
 RAILS_MAX = 4
 CELL = re.compile(r"(?P<device>[^\s:@]+)(:(?P<port>[1-9][0-9]?))?(@(?P<address>[0-9.]+))?")
+NEIGHBOURS = (
+    "fabric='verbs' needs a cable from each rank to the next, and from the last to the first: put "
+    "the hosts, and the rows and columns of the device file, in the order in which cables join them"
+)
 
 
 class Cell(NamedTuple):
@@ -109,12 +114,29 @@ def _cells(value: Any, where: str, is_diagonal: bool) -> tuple[Cell, ...]:
     )
 
 
-def check_pairs(matrix: Matrix, hosts: Sequence[str]) -> None:
-    """Make sure that there is a cable, with both ends, between all ranks.
+@dataclass(frozen=True)
+class Cabling:
+    """What the cables between all ranks make.
+
+    topology: "ring" where that is all that they allow, else what was asked for. uncabled: pairs of
+    ranks that no cable joins, lower rank first; never neighbours.
+    """
+
+    topology: str
+    uncabled: frozenset[tuple[int, int]] = frozenset()
+
+    def joins(self, a: int, b: int) -> bool:
+        """Tell whether there are cables between two ranks."""
+        return (min(a, b), max(a, b)) not in self.uncabled
+
+
+def cabling(matrix: Matrix, hosts: Sequence[str], topology: str = "auto") -> Cabling:
+    """Make sure that the cables join all ranks, each with each or in a ring.
 
     Args:
         matrix: the ends.
         hosts: by rank, for messages.
+        topology: "auto", "mesh" or "ring". A mesh needs all cables.
 
     Raises:
         ConfigError: names the cells and hosts of the first pair that is not joined.
@@ -125,14 +147,27 @@ def check_pairs(matrix: Matrix, hosts: Sequence[str]) -> None:
             f"{matrix.source} is for {len(matrix.rows)} ranks, and the group has {size}",
             hint="the device file needs a row and a column for each rank, in the order of ranks",
         )
-    for i in range(size):
-        for j in range(i + 1, size):
-            here, there = matrix.rows[i][j], matrix.rows[j][i]
-            if here and len(here) == len(there):
-                continue
-            what = "no cable" if not here and not there else "no whole cable"
-            raise ConfigError(
-                f"there is {what} between rank {i} on {hosts[i]} and rank {j} on {hosts[j]}: "
-                f"{matrix.where(i, j)}; {matrix.where(j, i)}",
-                hint="fabric='verbs' needs a cable between every two ranks, named at both ends",
-            )
+    pairs = list(itertools.combinations(range(size), 2))
+    for i, j in pairs:
+        if len(matrix.rows[i][j]) != len(matrix.rows[j][i]):
+            raise _unjoined(matrix, hosts, (i, j), "no whole cable", "name each cable at both ends")
+    uncabled = [(i, j) for i, j in pairs if not matrix.rows[i][j]]
+    for i, j in uncabled:
+        if j - i in (1, size - 1):
+            raise _unjoined(matrix, hosts, (i, j), "no cable", NEIGHBOURS)
+    if uncabled and topology == "mesh":
+        raise _unjoined(
+            matrix, hosts, uncabled[0], "no cable", "cables in a ring: topology='ring', or 'auto'"
+        )
+    return Cabling("ring" if uncabled else topology, frozenset(uncabled))
+
+
+def _unjoined(
+    matrix: Matrix, hosts: Sequence[str], pair: tuple[int, int], what: str, hint: str
+) -> ConfigError:
+    i, j = pair
+    return ConfigError(
+        f"there is {what} between rank {i} on {hosts[i]} and rank {j} on {hosts[j]}: "
+        f"{matrix.where(i, j)}; {matrix.where(j, i)}",
+        hint=hint,
+    )

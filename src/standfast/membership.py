@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from standfast import _core, hooks, messages, notices, reports
+from standfast import _core, hooks, messages, notices, reports, torch_report
 from standfast.errors import GroupClosed, StandfastError
 from standfast.herald import Event, Herald
 from standfast.hints import Hint, hint_of
@@ -252,6 +252,8 @@ class Membership:
             error = copy.copy(self._cause)
         if first and not isinstance(error, GroupClosed):
             logger.info("%s", error)  # raised next: it needs no second line on stderr
+            if self._settings.torch_error_file is not None:
+                torch_report.write(self._settings.torch_error_file, self.rank, error)
             if self._settings.report_dir is not None:
                 directory, rank = self._settings.report_dir, self._world_rank
                 reports.write(directory, rank, self.generation, error)

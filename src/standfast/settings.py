@@ -326,6 +326,14 @@ class Settings:
         "STANDFAST_DATA_ADDRESS",
         meaning="where this rank listens for data: an address, an interface name, or a subnet",
     )
+    torch_error_file: str | None = setting(
+        None,
+        text,
+        "STANDFAST_TORCH_ERROR_FILE",
+        "TORCHELASTIC_ERROR_FILE",
+        meaning="where torchrun looks for the cause of a rank's end; a rank that was failed by a"
+        " peer says so there",
+    )
     report_dir: str | None = setting(
         None,
         text,

@@ -39,6 +39,7 @@ class StandBy:
     def __init__(self, listener: socket.socket) -> None:
         self.listener = listener
         self._keeper: DoorKeeper | None = None
+        weakref.finalize(self, listener.close)
         _watch_forks()
         _all.add(self)
 
@@ -51,11 +52,14 @@ class StandBy:
             logger.warning("nobody answers at the stand-by port: %s", error)
             return
         self._keeper = keeper
+        # Where a group is dropped without close(), too.
+        self._dropped = weakref.finalize(self, keeper.ring)
 
     def rest(self) -> None:
         """Answer nobody any more; the port stays open."""
         keeper, self._keeper = self._keeper, None
         if keeper is not None:
+            self._dropped.detach()
             keeper.stop()
 
     def close(self) -> None:
@@ -85,9 +89,13 @@ class DoorKeeper(threading.Thread):
         self._key = key
         self._bell, self._ring = socket.socketpair()
 
+    def ring(self) -> None:
+        """Let the thread end."""
+        self._ring.close()
+
     def stop(self) -> None:
         """End the thread."""
-        self._ring.close()
+        self.ring()
         self.join(STOP_S)
 
     def run(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests import emulated
 from tests.conformance import cases
 from tests.ranks import Pool
 
@@ -35,6 +36,17 @@ PLACES = [
 def test_conformance(pool: Pool, family: str, fabric: str, topology: str, size: int) -> None:
     """The family's cases hold on every rank, with the same bits and the same errors."""
     init = {"fabric": fabric, "topology": topology}
+    ended = pool.run(size, cases.run, FAMILIES[family], init=init, timeout_s=100)
+    for name in FAMILIES[family]:
+        alike = {rank.value[name] for rank in ended}
+        assert len(alike) == 1, f"{name} differs among ranks: {alike}"
+
+
+@pytest.mark.parametrize("size", [4, 7])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ring_of_cables(pool: Pool, family: str, size: int) -> None:
+    """So they do over RDMA between neighbours, where no other ranks have a cable."""
+    init = {"fabric": "verbs", "devices": emulated.ring(size)}
     ended = pool.run(size, cases.run, FAMILIES[family], init=init, timeout_s=100)
     for name in FAMILIES[family]:
         alike = {rank.value[name] for rank in ended}

@@ -88,6 +88,22 @@ TEST_CASE("verbs link: order over all queue pairs") {
   }
 }
 
+// Addresses that had moved: both ends begin anew, with what messages of the old ones lay there.
+TEST_CASE("verbs link: rails are renewed") {
+  LinkPair links = link_pair(2);
+  REQUIRE(send(*links.a, 0, 100));
+  auto here = links.a->dissolve();
+  auto there = links.b->dissolve();
+  for (const auto& rail : here) rail->renew();
+  for (const auto& rail : there) rail->renew();
+  links = test::link_pair_of(std::move(here), std::move(there));
+  for (std::uint32_t n = 0; n < 100; ++n) {
+    REQUIRE(send(*links.a, n, size_of(n)));
+    REQUIRE(take(*links.b, n, size_of(n)));
+  }
+  CHECK(links.b->trouble() == "");
+}
+
 // The sender fills what room there is, whoever looks when; the device, which drops what finds no
 // receive, never gets to.
 TEST_CASE("verbs link: nothing is sent that finds no receive") {

@@ -29,10 +29,8 @@ inline std::vector<std::unique_ptr<verbs::Rail>> rails_of(const char* device, in
   return rails;
 }
 
-// With whatever the library has been told to do.
-inline LinkPair link_pair_as_is(int rails) {
-  auto here = rails_of("rdma_a", rails);
-  auto there = rails_of("rdma_b", rails);
+inline LinkPair link_pair_of(std::vector<std::unique_ptr<verbs::Rail>> here,
+                             std::vector<std::unique_ptr<verbs::Rail>> there) {
   for (std::size_t i = 0; i < here.size(); ++i) {
     const verbs::RailAddress a = here[i]->address("", {});
     const verbs::RailAddress b = there[i]->address("", {});
@@ -47,6 +45,11 @@ inline LinkPair link_pair_as_is(int rails) {
     throw std::runtime_error("no greeting: " + links.a->trouble() + links.b->trouble());
   }
   return links;
+}
+
+// With whatever the library has been told to do.
+inline LinkPair link_pair_as_is(int rails) {
+  return link_pair_of(rails_of("rdma_a", rails), rails_of("rdma_b", rails));
 }
 
 inline LinkPair link_pair(int rails) {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 from standfast.launch.environment import (
     Formation,
     Listeners,
     alone,
+    mlx_ring,
     rank_environment,
     ward_environment,
 )
@@ -45,7 +47,29 @@ def test_identity() -> None:
         "NODE_RANK": "0",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "5002",
+        "TORCHELASTIC_ERROR_FILE": "/tmp/r/torch-3-gen2.json",
+        "MLX_RANK": "3",
+        "MLX_WORLD_SIZE": "4",
     }
+
+
+def test_mlx_learns_where_its_ring_is() -> None:
+    """A ring that is described is named, unless the user has described one or JACCL's devices."""
+    formation = dataclasses.replace(FORMATION, mlx_hostfile="/tmp/r/mlx.json")
+    place = alone(3, 4)
+    found = rank_environment({}, formation, place=place, listeners=None)
+    assert found["MLX_HOSTFILE"] == "/tmp/r/mlx.json"
+    users = {"MLX_IBV_DEVICES": "/devices.json", "JACCL_RANK": "0"}
+    found = rank_environment(users, formation, place=place, listeners=None)
+    assert "MLX_HOSTFILE" not in found
+    assert (found["MLX_RANK"], found["JACCL_RANK"]) == ("3", "3")
+    own = rank_environment({"MLX_HOSTFILE": "/my"}, formation, place=place, listeners=None)
+    assert own["MLX_HOSTFILE"] == "/my"
+
+
+def test_a_ring_as_mlx_reads_it() -> None:
+    """A list of addresses for each rank."""
+    assert json.loads(mlx_ring([7, 8])) == [["127.0.0.1:7"], ["127.0.0.1:8"]]
 
 
 def test_the_users_own_values_win() -> None:
@@ -72,7 +96,7 @@ def test_an_outer_launcher_does_not_shine_through() -> None:
         "STANDFAST_KEY": "",
     }
     environment = rank_environment(outer, FORMATION, place=alone(3, 4), listeners=None)
-    assert not {name for name in environment if name.startswith("TORCHELASTIC")}
+    assert not {name for name in outer if name.startswith("TORCHELASTIC")} & set(environment)
     assert "STANDFAST_LISTEN_FD" not in environment
     assert environment["STANDFAST_RANK"] == "3"
     assert environment["STANDFAST_JOB_ID"] == "standfast-1"

@@ -99,15 +99,17 @@ def test_they_form_a_group(options: list[str]) -> None:
 def test_formed_again_after_a_kill(options: list[str], tmp_path: Path) -> None:
     """A rank that is killed: generation 2 is formed on the same agents, and the events tell it."""
     program = """
-import os, signal, standfast
+import os, signal, sys, time, standfast
 group = standfast.init()
-group.barrier()
 if group.rank == 2 and group.generation == 1:
+    while '"ready"' not in open(sys.argv[1]).read():
+        time.sleep(0.01)
     os.kill(os.getpid(), signal.SIGKILL)
 group.all_sum(1.0)
 """
-    more = ["--restarts", "2", "--events", str(tmp_path / "events")]
-    ended = run([*options, *more], [sys.executable, "-c", program])
+    events = str(tmp_path / "events")
+    more = ["--restarts", "2", "--events", events]
+    ended = run([*options, *more], [sys.executable, "-c", program, events])
     assert ended.status == 0, ended.err
     assert "rank 2 on host-b was ended by SIGKILL" in ended.block[0]
     told = events_of(tmp_path / "events")

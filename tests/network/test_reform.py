@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from tests.death.processes import Nursery
-from tests.network.cluster import Cluster
+from tests.network.cluster import LIMITS, Cluster
 from tests.network.faults import Faults
-from tests.network.hosts import NETWORKS
+from tests.network.hosts import DATA, NETWORKS, address_of
 from tests.reform.harness import Generations
 
 WORK = "tests.reform.scenarios:work"
 
 
 class ReformCluster(Cluster, Generations):
-    """Ranks on hosts of their own, which survive."""
+    """Ranks on hosts of their own, which survive, and at most one newcomer, on host 0."""
+
+    def newcomer(self, addresses: list[str]) -> int:
+        """Start a process that asks at these addresses; return the number that it has here."""
+        self._init = {
+            **LIMITS,
+            "data_address": address_of(0, DATA),
+            "join": ",".join(addresses),
+        }
+        self._start(self.size)
+        return self.size
+
+    def host_of(self, rank: int) -> dict[str, str] | None:
+        """Return the host on which a process lives."""
+        return super().host_of(rank % self.size)
 
 
 def test_the_coordinators_host_vanishes(network: Faults, nursery: Nursery) -> None:
@@ -39,6 +53,22 @@ def test_a_host_is_cut_off_for_a_while(network: Faults, nursery: Nursery) -> Non
         out = case.wait(2, "out")
         assert out.error["type"] == "StaleGroup", case.story()
         case.finish()
+
+
+def test_a_newcomer_from_another_host(network: Faults, nursery: Nursery) -> None:
+    """Rank 0 dies, and its host gets a newcomer, which finds the others by the data network."""
+    with ReformCluster(network.hosts, nursery, WORK, {"reform": {"wait_s": 30.0}}) as case:
+        case.check(1, [0, 1, 2, 3], [None] * 4)
+        addresses = case.wait(1, "formed 1")["addresses"]
+        assert [text.rpartition(":")[0] for text in addresses] == [
+            address_of(rank, DATA) for rank in range(4)
+        ]
+        case.kill(0)
+        for rank in case.others(0):
+            case.wait(rank, "raised 1")
+        new = case.newcomer(addresses)
+        case.check(2, [1, 2, 3, new], [1, 2, 3, None])
+        case.finish(0)
 
 
 def test_two_halves(network: Faults, nursery: Nursery) -> None:

@@ -14,7 +14,7 @@ import standfast
 from standfast import rendezvous
 from standfast.identity import Identity
 from tests.death.nursery import Here, now_ns
-from tests.death.scenarios import attempt, described
+from tests.death.scenarios import attempt, described, descriptors
 
 
 def work(here: Here) -> None:
@@ -55,6 +55,7 @@ def work(here: Here) -> None:
             return
         old, group = group, answer
         attempt(here, "barrier", old.barrier, f"stale {old.generation}")
+        attempt(here, "reform", old.reform, f"twice {old.generation}")
 
 
 def form_again(old: standfast.Group, wish: dict[str, Any]) -> standfast.Group:
@@ -65,12 +66,13 @@ def often(here: Here) -> None:
     """Form a group that is well again ten times, and tell how long each took."""
     group = here.init()
     seconds = []
+    open_before = len(descriptors())
     for _ in range(10):
         group.barrier()
         begun_ns = now_ns()
         group = group.reform()
         seconds.append((now_ns() - begun_ns) / 1e9)
-    here.say("took", seconds=seconds)
+    here.say("took", seconds=seconds, opened=len(descriptors()) - open_before)
     here.ask()
     group.close()
 

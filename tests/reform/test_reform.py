@@ -11,9 +11,11 @@ from tests.death.processes import Nursery
 from tests.reform.harness import QUICK, ReformCase
 
 REFORM_S_MAX = 0.1
+LINK = {"shm": "shm", "tcp": "tcp", "verbs": "rdma_en"}
+"""What the texts of links have in them, by fabric."""
 
 
-@pytest.mark.parametrize("fabric", ["shm", "tcp"])
+@pytest.mark.parametrize("fabric", ["shm", "tcp", "verbs"])
 @pytest.mark.parametrize("victim", [0, 2, 3])
 def test_any_rank_dies(nursery: Nursery, victim: int, fabric: str) -> None:
     """The others go on in their old order, rank 0 or not; the old group is stale."""
@@ -25,7 +27,7 @@ def test_any_rank_dies(nursery: Nursery, victim: int, fabric: str) -> None:
         events = case.check(2, left, list(left))
         assert events[0]["id"] == first[0]["id"]
         assert events[0]["states"] == ["after 1"] * 3
-        assert all(text.startswith(fabric) for text in events[0]["links"].values())
+        assert all(LINK[fabric] in text for text in events[0]["links"].values())
         for rank, event in zip(left, events, strict=True):
             raised = case.wait(rank, "raised 1")
             assert (raised.error["type"], raised.error["rank"]) == ("PeerDied", victim)
@@ -33,6 +35,7 @@ def test_any_rank_dies(nursery: Nursery, victim: int, fabric: str) -> None:
             stale = case.wait(rank, "stale 1").error
             assert (stale["type"], stale["generation"]) == ("StaleGroup", 1)
             assert "this process is in generation 2" in stale["message"]
+            assert case.wait(rank, "twice 1").error["type"] == "StaleGroup"
         case.finish(victim)
 
 
@@ -44,6 +47,8 @@ def test_it_takes_under_100_ms(nursery: Nursery) -> None:
         best = min(max(seconds) for seconds in rounds)
         MEASURES.add("reform, best of ten", best)
         assert best < REFORM_S_MAX, case.story()
+        # The thread at the stand-by port has a bell (two) and a selector.
+        assert all(event["opened"] <= 3 for event in told.values()), case.story()
         case.finish()
 
 
@@ -107,6 +112,38 @@ def test_the_one_that_serves_dies_meanwhile(nursery: Nursery) -> None:
         case.tell(2)
         case.check(2, [2, 3], [2, 3])
         case.finish(0, 1, 4)
+
+
+def test_the_one_that_serves_freezes_meanwhile(nursery: Nursery) -> None:
+    """It is given up, also by a rank that came to it late; when it wakes, it is told so."""
+    wish = {"min_size": 2, "timeout_s": 4.0}
+    with ReformCase(nursery, 5, by_rank={2: {"slow": True}}, reform=wish) as case:
+        case.check(1, [0, 1, 2, 3, 4], [None] * 5)
+        case.kill(4)
+        for rank in case.others(4):
+            case.wait(rank, "raised 1")
+        case.wait_asleep(0, 1, 3)
+        case.freeze(0)
+        case.tell(2)
+        case.check(2, [1, 2, 3], [1, 2, 3])
+        case.thaw(0)
+        assert case.wait(0, "out").error["type"] == "StaleGroup"
+        case.finish(4)
+
+
+def test_the_one_that_serves_is_interrupted(nursery: Nursery) -> None:
+    """Ctrl-C at the rank that serves ends its part, and nobody else's."""
+    with ReformCase(nursery, 4, by_rank={2: {"slow": True}}, reform={"min_size": 2}) as case:
+        case.check(1, [0, 1, 2, 3], [None] * 4)
+        case.kill(3)
+        for rank in case.others(3):
+            case.wait(rank, "raised 1")
+        case.wait_asleep(0, 1)
+        case.signal(0, signal.SIGINT)
+        assert case.wait(0, "out").error["type"] == "KeyboardInterrupt"
+        case.tell(2)
+        case.check(2, [1, 2], [1, 2])
+        case.finish(3)
 
 
 @pytest.mark.parametrize("second", [0, 1, 3])
@@ -190,6 +227,23 @@ def test_a_newcomer_of_another_kind(nursery: Nursery) -> None:
         new = case.newcomer(first[0]["addresses"])
         case.check(2, [0, 2, new], [0, 2, None])
         case.finish(1, wrong)
+
+
+def test_a_newcomer_needs_the_key(nursery: Nursery) -> None:
+    """A group with a key takes nobody in without it, or with another one, and says so."""
+    key = "a key of this group alone"
+    with ReformCase(nursery, 3, init={"key": key}, reform={"wait_s": 30.0}) as case:
+        first = case.check(1, [0, 1, 2], [None] * 3)
+        case.kill(0)
+        for rank in (1, 2):
+            case.wait(rank, "raised 1")
+        case.wait_asleep(1, 2)
+        wrong = case.newcomer(first[0]["addresses"], key="a key of another group")
+        assert case.wait_end(wrong) == 78
+        assert "has another key than a rank of the group that forms again" in case.text(wrong)
+        new = case.newcomer(first[0]["addresses"])
+        case.check(2, [1, 2, new], [1, 2, None])
+        case.finish(0, wrong)
 
 
 @pytest.mark.parametrize("victim", [0, 2])

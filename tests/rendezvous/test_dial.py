@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import selectors
 import socket
 import threading
 import time
@@ -222,3 +223,48 @@ def test_a_connection_to_itself_is_none(loop: Loop, listener: socket.socket) -> 
         assert dial._useless(sock) == 0
     with socket.socket() as unconnected:
         assert dial._useless(unconnected) == errno.ENOTCONN
+
+
+class Virtual:
+    """Time that passes only while the loop waits, so that minutes of it cost nothing."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        virtual = self
+
+        class Selector(selectors.DefaultSelector):
+            def select(self, timeout: float | None = None) -> Any:
+                ready = super().select(0)
+                virtual.now_s += 1e-4 if ready else (timeout or 1e-4)
+                return ready
+
+        monkeypatch.setattr("standfast.rendezvous.loop.time", self)
+        monkeypatch.setattr("standfast.rendezvous.loop.selectors", self)
+        self.DefaultSelector = Selector
+
+    def monotonic(self) -> float:
+        """Stand in for time.monotonic."""
+        return self.now_s
+
+
+@pytest.mark.parametrize("limit_s", [5.0, 30.0, 120.0])
+def test_only_the_deadline_ends_it(limit_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts go on to the deadline, at most about a second apart, and never beyond it."""
+    clock = Virtual(monkeypatch)
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        endpoint = endpoint_of(gone)
+    with Loop(limit_s) as loop:
+        dialling = Dial(loop, [endpoint], lambda sock, address: None)
+        dialling.start()
+        last, longest_s, count = 0.0, 0.0, 0
+        while not loop.expired():
+            loop.turn()
+            if dialling.attempts.count > count:
+                count, longest_s, last = (
+                    dialling.attempts.count,
+                    max(longest_s, clock.now_s - last),
+                    clock.now_s,
+                )
+    assert limit_s <= clock.now_s < limit_s + 1.0
+    assert longest_s < 1.5
+    assert count > limit_s

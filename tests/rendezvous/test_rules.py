@@ -325,6 +325,14 @@ def test_a_data_address_in_three_forms() -> None:
         assert "en5 10.9.0.2" in str(caught.value)
 
 
+def test_no_address_is_refused_for_its_kind() -> None:
+    """An address without a router, as direct Thunderbolt cables have it, is as good as any."""
+    here = {"lo": "127.0.0.1", "en0": "192.168.1.2", "en5": "169.254.3.4"}
+    for wanted in ("en5", "169.254.0.0/16", "169.254.3.4"):
+        assert interfaces.chosen_address(wanted, here) == "169.254.3.4"
+    assert interfaces.chosen_address("en0", here) == "192.168.1.2"
+
+
 def test_this_machine_has_loopback() -> None:
     """The interface list is real."""
     assert "127.0.0.1" in interfaces.ipv4_addresses().values()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from typing import Any
 
@@ -231,6 +232,27 @@ def test_killed_inside_a_call(call: str, first: int) -> None:
         assert fields["took_s"] < 2, fields
 
 
+def test_a_cable_that_crashes_the_library() -> None:
+    """A pulled cable that crashes who uses it, inside the library: whoever is left names one."""
+    init = emulated.arguments(3, {"fabric": "verbs"})
+    with (
+        Fabric(emulated.fabric_text(3)) as fabric,
+        Job(3, work, init, str(fabric.path), 1_000_000, form=False, fabric=fabric) as job,
+    ):
+        for rank in range(3):
+            job.wait_for(rank, "formed")
+        time.sleep(0.2)
+        fabric.command("cable c0-1-0 segv")
+        ended = job.wait()
+    crashed = [each.rank for each in ended if each.status == -signal.SIGSEGV]
+    assert crashed in ([0], [1], [0, 1]), ended
+    for each in ended:
+        if each.rank not in crashed:
+            fields = each.value
+            assert (fields["type"], fields["rank"] in crashed) == ("PeerDied", True), fields
+            assert fields["took_s"] < 2, fields
+
+
 def test_split(pool: Pool) -> None:
     """Groups within a group have their part of the device matrix."""
     args = (str(emulated.shared().path),)
@@ -247,6 +269,57 @@ def splits(arguments: dict[str, Any], fabric: str) -> float:
         with team:
             assert all(link.startswith("rdma ") for link in team.links().values())
             return float(team.all_sum(np.array([float(group.rank)]))[0])
+
+
+def splits_in_vain(arguments: dict[str, Any], fabric: str) -> dict[str, Any]:
+    """Split where a device has nothing left; then go on with the parent."""
+    os.environ["STANDFAST_EMULATOR_FABRIC"] = fabric
+    with standfast.init(**arguments) as group:
+        try:
+            group.split(0)
+        except StandfastError as error:
+            assert group.all_sum(np.ones(1))[0] == group.size
+            return error.to_dict()
+    return {}
+
+
+def test_split_refused(pool: Pool) -> None:
+    """A device has no queue pairs left for a part: all ranks say which, and the parent goes on."""
+    with Fabric() as fabric:
+        fabric.command(f"budget {end(1, 2)} queue_pairs 2")
+        args = (str(fabric.path),)
+        ended = pool.run(3, splits_in_vain, *args, init={"fabric": "verbs"}, form=False)
+    for each in ended:
+        fields = each.value
+        assert (fields["type"], fields["code"]) == ("FabricError", "queue_pairs_used_up"), fields
+        assert (fields["rank"], fields["device"]) == (1, "rdma_en2"), fields
+
+
+SIZES = (1, 63, 4032, 4033, 16_128, 16_129, 131_072, 131_073, 1 << 20)
+
+
+def talks(arguments: dict[str, Any], fabric: str) -> int:
+    """Send messages of all sizes to and fro."""
+    os.environ["STANDFAST_EMULATOR_FABRIC"] = fabric
+    with standfast.init(**arguments) as group:
+        peer = 1 - group.rank
+        for size in SIZES:
+            x = np.arange(size, dtype=np.uint8)
+            for sender in (0, 1):
+                if group.rank == sender:
+                    group.send(x + sender, peer)
+                else:
+                    assert np.array_equal(group.recv(size, "uint8", peer), x + sender), size
+    return len(SIZES)
+
+
+@pytest.mark.parametrize("cables", [1, 2, 3, 4])
+def test_messages_of_any_size(pool: Pool, cables: int) -> None:
+    """From one byte to a MiB, at the borders of messages and frames, over all numbers of cables."""
+    with Fabric(emulated.fabric_text(2, cables=cables)) as fabric:
+        init = {"fabric": "verbs", **devices_of(cables)}
+        ended = pool.run(2, talks, str(fabric.path), init=init, form=False)
+    assert [each.value for each in ended] == [len(SIZES)] * 2
 
 
 @pytest.mark.parametrize("cables", [2, 3, 4])

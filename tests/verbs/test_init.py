@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,50 @@ def test_every_call(outcomes: Ranks, call: str, number: int, code: str, word: st
     assert fields.get("error") == number
 
 
+def test_calls_without_a_result(outcomes: Ranks) -> None:
+    """A list of devices, or a table of addresses, that cannot be read: the call is named."""
+    with Fabric() as fabric:
+        fault = fabric.fault("fail at=mac1 call=get_device_list count=all value=5")
+        found = outcomes(2, fabric)
+        assert fabric.applied(fault) > 0
+        same_everywhere(found, "no_devices", 1, "ibv_get_device_list: 5 (EIO)")
+        fabric.command("clear")
+        fault = fabric.fault("fail at=mac1 call=query_gid count=all value=5")
+        found = outcomes(2, fabric, timeout_s=2.0)
+        assert fabric.applied(fault) > 0
+    words = ("no IPv4-mapped GID on rdma_en0", "ibv_query_gid failed with 5 (EIO)")
+    same_everywhere(found, "no_gid", 1, *words)
+
+
+@pytest.mark.parametrize("call", ["post_send", "poll_cq"])
+def test_calls_of_the_first_message(outcomes: Ranks, call: str) -> None:
+    """Queue pairs are connected, but cannot be used: call and device, on both ranks."""
+    with Fabric() as fabric:
+        fault = fabric.fault(f"fail at=mac1 call={call} count=all value=6")
+        found = outcomes(2, fabric)
+        assert fabric.applied(fault) > 0
+    same_everywhere(found, "link_broken", 1, f"ibv_{call} failed", "rdma_en0 (")
+
+
+def test_calls_at_the_end() -> None:
+    """What cannot be given back does not matter any more, and crashes nothing."""
+    calls = ("destroy_qp", "dereg_mr", "destroy_cq", "dealloc_pd", "close_device")
+    init = emulated.arguments(2, {"fabric": "verbs"})
+    with Fabric() as fabric:
+        faults = [fabric.fault(f"fail at=mac1 call={each} count=all value=16") for each in calls]
+        ended = run_ranks(2, attempt, init, str(fabric.path), form=False, fabric=fabric)
+        assert all(fabric.applied(fault) for fault in faults)
+    assert [each.value for each in ended] == [{}, {}]
+
+
+def test_regions_used_up(outcomes: Ranks) -> None:
+    """Others have all memory regions: what was asked for, and the number."""
+    with Fabric() as fabric:
+        fabric.command(f"budget {end(1, 0)} memory_regions 0")
+        found = outcomes(2, fabric)
+    same_everywhere(found, "no_memory_region", 1, "rdma_en0: ibv_reg_mr failed with 12 (ENOMEM)")
+
+
 def test_no_address(outcomes: Ranks) -> None:
     """A port with no IPv4 address: table and remedy, once the time is up."""
     with Fabric() as fabric:
@@ -153,6 +198,38 @@ def test_late_address() -> None:
             job.wait_for(1, "no IPv4-mapped GID", "err")
             fabric.command(f"gids {end(1, 0)} fe80 none none 10.9.9.9")
             assert [rank.value for rank in job.wait()] == [{}, {}]
+
+
+@pytest.mark.parametrize(
+    ("slow", "table"), [((0, 1), "fe80 none none 10.0.0.2"), ((1, 0), "fe80 10.9.9.9")]
+)
+@pytest.mark.parametrize("cables", [1, 2])
+def test_address_that_moves(slow: tuple[int, int], table: str, cables: int) -> None:
+    """An address that moves between its reading and its use is looked for again, at both ends.
+
+    It moves while its own end, or the other, is about to use it.
+    """
+    init = {"fabric": "verbs", "timeout_s": 20.0, "devices": emulated.matrix(2, cables)}
+    args = (emulated.arguments(2, init),)
+    with Fabric(emulated.fabric_text(2, cables=cables)) as fabric:
+        fault = fabric.fault(f"slow at={end(*slow)} call=modify_rtr value=1500000000")
+        with Job(2, attempt, *args, str(fabric.path), form=False, fabric=fabric) as job:
+            while not fabric.applied(fault):
+                assert time.monotonic() < job.deadline
+                time.sleep(0.002)
+            fabric.command(f"gids {end(0, 1)} {table}")
+            ended = job.wait()
+    assert [rank.value for rank in ended] == [{}, {}]
+    assert any("looks for addresses again" in rank.stderr for rank in ended)
+
+
+def test_address_that_never_fits(outcomes: Ranks) -> None:
+    """An address that is refused is tried a second time, and no third."""
+    with Fabric() as fabric:
+        fault = fabric.fault(f"fail at={end(0, 1)} call=modify_rtr count=all value=22")
+        found = outcomes(2, fabric)
+        assert fabric.applied(fault) == 2
+    same_everywhere(found, "address_refused", 0, "RTR on rdma_en1 towards rank 1")
 
 
 @pytest.mark.parametrize("table", ["fe80 {}", "fe80 fe80 {}", "{} fe80", "none fe80 none {}"])
@@ -244,10 +321,10 @@ def test_over_a_switch(outcomes: Ranks) -> None:
 
 
 def test_again_and_again() -> None:
-    """Groups formed one after another leave nothing behind, in the order that Apple's wants."""
+    """200 groups formed one after another leave nothing behind, in the order that Apple's wants."""
     with Fabric() as fabric:
         given = emulated.arguments(2, {"fabric": "verbs"})
-        run_ranks(2, cycles, given, 20, form=False, fabric=fabric)
+        run_ranks(2, cycles, given, 200, form=False, fabric=fabric)
         held = fabric.command(f"held {end(0, 1)}")
         assert (held["queue_pairs"], held["memory_regions"]) == ([], 0)
         reports = fabric.path.with_suffix(".reports")
@@ -256,12 +333,22 @@ def test_again_and_again() -> None:
 
 def cycles(init: dict[str, Any], count: int) -> None:
     """Form a group and close it, again and again; nothing grows."""
-    before = threading.active_count()
     # One coordinator for all: each group has a port of its own.
     with standfast.init(**init) as world:
+        before = None
         for _ in range(count):
             group = world.split(0)
             assert group is not None
             with group:
                 assert list(group.all_sum(np.ones(1))) == [2.0]
-    assert threading.active_count() == before
+            # What the first has made for all that follow is no leak.
+            before = before or held_here()
+            assert held_here() == before
+
+
+def held_here() -> tuple[int, int]:
+    """Return how many threads and descriptors this process has."""
+    descriptors = len(os.listdir("/dev/fd"))
+    tasks = Path("/proc/self/task")
+    threads = len(list(tasks.iterdir())) if tasks.exists() else threading.active_count()
+    return threads, descriptors

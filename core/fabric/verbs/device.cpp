@@ -46,14 +46,15 @@ Context* open_context(const Library& library, Device* device, const std::string&
 }
 
 VerbsError no_devices(const DeviceList& list) {
-  const std::string why = list.error() == 0 ? "" : " (" + number_text(list.error()) + ")";
+  const std::string why =
+      list.error() == 0 ? "" : " (ibv_get_device_list: " + number_text(list.error()) + ")";
   return VerbsError({"no_devices", "RDMA is not available: the verbs library lists no device" + why,
                      "Thunderbolt 5 Macs: switch RDMA on once, by `rdma_ctl enable` in Recovery; "
                      "others have no RDMA over Thunderbolt",
                      "", list.error()});
 }
 
-GidEntry gid_entry(const Library& library, Context* context, int port, int index) {
+GidEntry gid_entry(const Library& library, Context* context, int port, int index, int* error) {
   GidEntry entry;
   entry.index = index;
   GidEntryEx found{};
@@ -65,8 +66,12 @@ GidEntry gid_entry(const Library& library, Context* context, int port, int index
     return entry;
   }
   // An index without an entry is refused, or zero: the caller leaves zeroes out.
-  if (library.query_gid(context, static_cast<std::uint8_t>(port), index, &entry.gid) != 0) {
+  errno = 0;
+  const int refused =
+      library.query_gid(context, static_cast<std::uint8_t>(port), index, &entry.gid);
+  if (refused != 0) {
     entry.gid = Gid{};
+    *error = errno != 0 ? errno : std::max(refused, 0);
   }
   return entry;
 }
@@ -174,7 +179,7 @@ PortInfo OpenDevice::port(int number) const {
   info.gbit_per_s = link_gbit_per_s(attr.active_speed, attr.active_width);
   constexpr int kGidsMax = 256;
   for (int index = 0; index < std::min(attr.gid_tbl_len, kGidsMax); ++index) {
-    const GidEntry entry = gid_entry(*library_, context_, number, index);
+    const GidEntry entry = gid_entry(*library_, context_, number, index, &info.gid_error);
     if (!is_zero(entry.gid)) info.gids.push_back(entry);
   }
   return info;

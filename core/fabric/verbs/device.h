@@ -18,6 +18,7 @@ struct PortInfo {
   int lid = 0;
   double gbit_per_s = 0;  // 0: unknown
   std::vector<GidEntry> gids;
+  int gid_error = 0;  // what the last refused query of an entry said; of an empty one it may
 };
 
 struct DeviceInfo {

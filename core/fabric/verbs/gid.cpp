@@ -36,7 +36,11 @@ std::vector<GidEntry> with_address(const std::vector<GidEntry>& entries,
 }
 
 Trouble none(const GidQuestion& question) {
-  const std::string table = " (table: " + table_text(question.table) + ")";
+  std::string table = " (table: " + table_text(question.table);
+  if (question.table.empty() && question.error != 0) {
+    table += "; ibv_query_gid failed with " + number_text(question.error);
+  }
+  table += ")";
   if (!question.address.empty()) {
     return {"no_gid", "no GID for " + question.address + " on " + question.device + table,
             "give the interface that address, or name another one in the device file",

@@ -29,6 +29,7 @@ struct GidQuestion {
   std::vector<GidEntry> table;
   std::string address;              // must be this one; "" for any
   std::vector<std::string> likely;  // decides where several would do
+  int error = 0;                    // why entries could not be read, if so
 };
 
 // The entry is used by its own index: it is nowhere the same on all hosts. On InfiniBand any entry

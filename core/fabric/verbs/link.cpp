@@ -70,6 +70,13 @@ Link::~Link() {
   while (!is_broken() && !is_sent() && now_ns() < end) look();
 }
 
+std::vector<std::unique_ptr<Rail>> Link::dissolve() {
+  std::vector<std::unique_ptr<Rail>> rails;
+  for (Track& track : tracks_) rails.push_back(std::move(track.rail));
+  tracks_.clear();
+  return rails;
+}
+
 bool Link::is_sent() const {
   return std::all_of(tracks_.begin(), tracks_.end(), [](const Track& track) {
     return track.lanes[0].in_flight == 0 && track.lanes[1].in_flight == 0;

@@ -36,6 +36,8 @@ class Link {
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
   ~Link();
+  // Hands the rails back; nothing else may be called then.
+  std::vector<std::unique_ptr<Rail>> dissolve();
 
   // The first message on each rail, which tells of room; and whether that of the other end came.
   void greet();

@@ -78,6 +78,12 @@ Rail::Rail(std::shared_ptr<Domain> domain)
       type_(domain_->is_thunderbolt() ? QpType::kUc : QpType::kRc),
       share_(domain_->next_share()),
       queue_(domain_->new_queue(kCompletions)) {
+  create_pairs();
+}
+
+Rail::~Rail() { destroy(); }
+
+void Rail::create_pairs() {
   try {
     make_ready(Size::kSmall);
     if (domain_->has_large()) make_ready(Size::kLarge);
@@ -87,7 +93,14 @@ Rail::Rail(std::shared_ptr<Domain> domain)
   }
 }
 
-Rail::~Rail() { destroy(); }
+// What the old ones have left in the completion queue would be taken for the new ones'.
+void Rail::renew() {
+  destroy();
+  Completion old[kCompletions];
+  for (int left = kCompletions; left > 0 && poll(old, kCompletions) > 0; --left) {
+  }
+  create_pairs();
+}
 
 void Rail::destroy() {
   for (Qp*& pair : pairs_) {
@@ -145,7 +158,8 @@ RailAddress Rail::address(const std::string& wanted, const std::vector<std::stri
                           " (cable out, or RDMA off at the other end)",
                       "check the cable, and `rdma_ctl status` on both Macs", domain_->name(), 0});
   }
-  const GidEntry gid = choose_gid({domain_->name(), port.layer, port.gids, wanted, likely});
+  const GidEntry gid =
+      choose_gid({domain_->name(), port.layer, port.gids, wanted, likely, port.gid_error});
   gid_index_ = gid.index;
   ours_.device = domain_->name();
   ours_.port = port.number;

@@ -43,6 +43,9 @@ class Rail {
   Rail& operator=(const Rail&) = delete;
   ~Rail();
 
+  // New queue pairs in place of those that connect() took, or failed to take, somewhere. Throws
+  // VerbsError.
+  void renew();
   // Reads the port anew and chooses the GID. Throws VerbsError: no_gid, ambiguous_gid, port_down.
   RailAddress address(const std::string& wanted, const std::vector<std::string>& likely);
   // Both ends call it with each other's address and the same number; then messages can come. Posts
@@ -71,6 +74,7 @@ class Rail {
   static constexpr std::size_t at(Size size) { return static_cast<std::size_t>(size); }
   Qp* pair(Size size) const { return pairs_[at(size)]; }
   Qp* create(Size size);
+  void create_pairs();
   void destroy();
   void make_ready(Size size);
   void to_init(Qp* pair);

@@ -66,6 +66,12 @@ void Station::connect(int peer, const std::vector<RailAddress>& theirs,
   links_[peer] = std::make_unique<Link>(std::move(rails), ends);
 }
 
+void Station::renew(int peer) {
+  auto& rails = rails_.at(peer);
+  if (const auto made = links_.extract(peer)) rails = made.mapped()->dissolve();
+  for (const auto& rail : rails) rail->renew();
+}
+
 bool Station::is_greeted(int peer) {
   Link& link = link_of(peer);
   const bool greeted = link.is_greeted();

@@ -32,6 +32,9 @@ class Station {
   // `peer_text` is for messages. Throws VerbsError.
   void connect(int peer, const std::vector<RailAddress>& theirs, const std::string& peer_text,
                Link::Ends ends);
+  // After connect(), whether it threw or not: from addresses() on, all has to be done again. Throws
+  // VerbsError.
+  void renew(int peer);
   // Both ends are connected: says hello over each rail.
   void greet(int peer) { link_of(peer).greet(); }
   // Whether the peer's hello came over each rail; throws VerbsError if the link broke meanwhile.

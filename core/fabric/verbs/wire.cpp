@@ -201,6 +201,20 @@ void VerbsWire::asleep(Half) {
   read_socket();
   link_->look();
   note();
+  check_ports();
+}
+
+// A port that was down for a while may have lost what was under way, and a link that is up again
+// may be another one. Of a peer that has left, or is gone, others tell.
+std::string VerbsWire::ailment() {
+  const Hold hold(*this);
+  read_socket();
+  if (ended_ || has_left()) return "";
+  check_ports();
+  return link_->is_broken() ? link_->trouble() : "";
+}
+
+void VerbsWire::check_ports() {
   const Nanos now = now_ns();
   if (now - ports_checked_ns_ < kPortsEvery) return;
   ports_checked_ns_ = now;

@@ -30,6 +30,7 @@ class VerbsWire final : public Wire {
   int poll_fd() const override { return socket_.get(); }
   bool wakes_by_reading(Half) const override { return true; }
   bool must_be_polled() const override { return true; }
+  std::string ailment() override;
   void asleep(Half half) override;
   void awake(Half) override {}
   bool answer_bell(Half half) override;
@@ -61,6 +62,7 @@ class VerbsWire final : public Wire {
   Turn collect(std::byte* to);
   void note();
   void read_socket();
+  void check_ports();
   bool has_left() const { return goodbye_bytes_ == sizeof goodbye_; }
 
   Fd socket_;

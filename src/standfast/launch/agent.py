@@ -167,7 +167,7 @@ class Agent:
         self.say(_hello())
         try:
             while self._over is None:
-                busy = self._checked or any(not m.gone and not m.running for m in self._members_())
+                busy = self._checked or any(not m.gone and not m.running for m in self._all())
                 for key, _ in self.selector.select(POLL_S if busy else IDLE_S):
                     key.data()
                 self._look()
@@ -176,7 +176,7 @@ class Agent:
             self._farewell()
         return 0 if self._over == "" else 1
 
-    def _members_(self) -> list[RankProcess]:
+    def _all(self) -> list[RankProcess]:
         return list(self._members.values())
 
     def _end_because(self, reason: str) -> None:
@@ -186,7 +186,7 @@ class Agent:
 
     def _look(self) -> None:
         """Notice what no event tells."""
-        for member in self._members_():
+        for member in self._all():
             if not member.gone and not member.running and member.check_gone():
                 self._guardian.gone(member.pid)
                 self.say(Gone(member.rank))
@@ -306,9 +306,9 @@ class Agent:
     # --- what happens here
 
     def _ended(self, pid: int) -> None:
-        member = next((each for each in self._members_() if each.pid == pid), None)
+        member = next((each for each in self._all() if each.pid == pid), None)
         if member is None:
-            if self._guardian.replace([each.pid for each in self._members_() if not each.gone]):
+            if self._guardian.replace([each.pid for each in self._all() if not each.gone]):
                 self._exits.add(self._guardian.pid)
             return
         member.reap()
@@ -337,7 +337,7 @@ class Agent:
         self._listeners = []
 
     def _destroy_all(self) -> None:
-        left = [each for each in self._members_() if not each.gone]
+        left = [each for each in self._all() if not each.gone]
         end_s = time.monotonic() + KILL_S
         while left and time.monotonic() < end_s:
             left = [each for each in left if not each.destroyed()]

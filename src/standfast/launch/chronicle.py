@@ -12,12 +12,53 @@ from typing import Any
 
 from standfast import exits
 from standfast.launch.clock import now_ns
+from standfast.launch.ledger import Ledger
 from standfast.launch.output import Sink
-from standfast.launch.spec import LaunchError
+from standfast.launch.parts import process_start
+from standfast.launch.spec import JobSpec, LaunchError
 
 RECORD = "status.json"
 HOOK_NS = 10_000_000_000
 """How long the on_fault commands may still run when the job is over."""
+
+
+class Chronicle:
+    """Takes what the ledger tells to whoever wants to know: events, status, hooks."""
+
+    def __init__(self, spec: JobSpec, selector: selectors.BaseSelector, directory: str) -> None:
+        self._events: EventStream | None = None
+        if spec.events is not None:
+            self._events = EventStream(selector, spec.events)
+        self._status = StatusFile(directory)
+        self._hooks = Hooks(spec.on_fault)
+        owner = {"pid": os.getpid(), "pid_start": process_start(os.getpid())}
+        job_id = f"standfast-{os.urandom(6).hex()}"
+        self.ledger = Ledger(job_id, spec.command, owner, self._tell)
+
+    @property
+    def empty(self) -> bool:
+        """Whether all events were written, or can never be."""
+        return self._events is None or self._events.empty
+
+    def settle(self) -> None:
+        """Let out what has changed."""
+        if self._events is not None:
+            self._events.settle()
+        if self.ledger.changed:
+            self.ledger.changed = False
+            self._status.write(self.ledger.record())
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._hooks.finish()
+        if self._events is not None:
+            self._events.close()
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        if self._events is not None:
+            self._events.emit(event)
+        if event["event"] == "group_failed":
+            self._hooks.run(event)
 
 
 class EventStream:

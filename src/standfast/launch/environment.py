@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 WATCH_COORDINATOR = "STANDFAST_WATCH_COORDINATOR"
@@ -16,6 +17,7 @@ NOT_INHERITED = (
     "TORCHELASTIC_USE_AGENT_STORE",
 )
 """An outer launcher's. Torch would look for the outer agent's store at our MASTER_PORT."""
+MLX_DESCRIPTIONS = ("MLX_HOSTFILE", "MLX_IBV_DEVICES", "JACCL_IBV_DEVICES")
 HOST = "127.0.0.1"
 
 
@@ -24,6 +26,7 @@ class Formation:
     """What all ranks of one generation have in common. watch_port: of their wardens, if any.
 
     Ports and report_dir are filled in where the ranks are started; `host` is rank 0's address.
+    mlx_hostfile: where MLX's ring is described, "" if nobody has done so.
     """
 
     job_id: str
@@ -35,6 +38,7 @@ class Formation:
     report_dir: str = ""
     watch_port: int | None = None
     host: str = HOST
+    mlx_hostfile: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,7 @@ def rank_environment(
     """
     environment = {name: text for name, text in inherited.items() if name not in NOT_INHERITED}
     environment |= _identity(formation, place) | _torch_identity(formation, place)
+    environment |= _mlx_identity(inherited, formation, place)
     if formation.watch_port is not None:
         environment[WATCH_COORDINATOR] = endpoint(formation.host, formation.watch_port)
     if listeners is not None:
@@ -119,7 +124,22 @@ def _torch_identity(formation: Formation, place: Place) -> dict[str, str]:
         "NODE_RANK": str(place.node),
         "MASTER_ADDR": formation.host,
         "MASTER_PORT": str(formation.master_port),
+        "TORCHELASTIC_ERROR_FILE": (
+            f"{formation.report_dir}/torch-{place.rank}-gen{formation.generation}.json"
+        ),
     }
+
+
+def _mlx_identity(
+    inherited: Mapping[str, str], formation: Formation, place: Place
+) -> dict[str, str]:
+    """MLX's names. A user who describes the ring or the devices has done so for these ranks."""
+    found = {"MLX_RANK": str(place.rank), "MLX_WORLD_SIZE": str(formation.size)}
+    if "JACCL_RANK" in inherited:  # JACCL would believe it before the other
+        found["JACCL_RANK"] = str(place.rank)
+    if formation.mlx_hostfile and not any(name in inherited for name in MLX_DESCRIPTIONS):
+        found["MLX_HOSTFILE"] = formation.mlx_hostfile
+    return found
 
 
 def _defaults(formation: Formation, place: Place) -> dict[str, str]:
@@ -131,6 +151,11 @@ def _defaults(formation: Formation, place: Place) -> dict[str, str]:
     if place.data_address is not None:
         defaults["STANDFAST_DATA_ADDRESS"] = place.data_address
     return defaults
+
+
+def mlx_ring(ports: Sequence[int]) -> str:
+    """Return the text of MLX's host file for ranks of this machine; rank r listens on ports[r]."""
+    return json.dumps([[endpoint(HOST, port)] for port in ports])
 
 
 def ward_environment(warden: Mapping[str, str]) -> dict[str, str]:

@@ -6,19 +6,19 @@ import contextlib
 import errno
 import os
 import selectors
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from standfast import exits
+from standfast.launch.chronicle import Chronicle
 from standfast.launch.clock import now_ns
 from standfast.launch.environment import Formation
 from standfast.launch.generation import Generation, Workshop
 from standfast.launch.guardian import Guardian
 from standfast.launch.inbox import SignalInbox
-from standfast.launch.ledger import Ledger
 from standfast.launch.local import LocalCrew
 from standfast.launch.notices import NoticeBoard
 from standfast.launch.output import Output
-from standfast.launch.parts import adopt_orphans, process_start, reap_strays
+from standfast.launch.parts import adopt_orphans, reap_strays
 from standfast.launch.policy import Size, next_size
 from standfast.launch.process import Program
 from standfast.launch.program import cannot_exec, find_program
@@ -29,7 +29,6 @@ from standfast.launch.workspace import report_directory
 
 if TYPE_CHECKING:
     from standfast.launch.agents import AgentCrew
-    from standfast.launch.chronicle import EventStream, Hooks, StatusFile
     from standfast.launch.story import Story
     from standfast.launch.verdicts import GenerationRecord
 
@@ -52,16 +51,16 @@ def run_job(spec: JobSpec) -> int:
         stack.callback(guardian.close)
         output = Output(selector, spec.environ, json=spec.json, log_dir=spec.log_dir)
         stack.callback(output.close)
-        herald = Herald(spec, selector, directory)
-        stack.callback(herald.close)
-        board = NoticeBoard(selector, directory, herald.ledger.noticed)
+        chronicle = Chronicle(spec, selector, directory)
+        stack.callback(chronicle.close)
+        board = NoticeBoard(selector, directory, chronicle.ledger.noticed)
         stack.callback(board.close)
         stdin = Stdin(selector, spec.stdin)
         crew: LocalCrew | AgentCrew
         if spec.hosts:
             from standfast.launch.agents import AgentCrew
 
-            noticed = herald.ledger.noticed
+            noticed = chronicle.ledger.noticed
             crew = AgentCrew(spec, selector, output, guardian, program, stdin, noticed)
             stack.callback(crew.close)
         else:
@@ -75,54 +74,13 @@ def run_job(spec: JobSpec) -> int:
                 stdin,
                 watch=spec.watch,
             )
-        shop = Workshop(selector, output, inbox, stdin, crew, herald.ledger, herald.settle)
+        shop = Workshop(selector, output, inbox, stdin, crew, chronicle.ledger, chronicle.settle)
         try:
-            return Job(spec, program, shop, herald, guardian).run()
+            return Job(spec, program, shop, chronicle, guardian).run()
         except LaunchError as error:
-            herald.ledger.finished(error.status, error.message)
-            herald.settle()
+            chronicle.ledger.finished(error.status, error.message)
+            chronicle.settle()
             raise
-
-
-class Herald:
-    """Takes what the ledger tells to whoever wants to know: events, status, hooks."""
-
-    def __init__(self, spec: JobSpec, selector: selectors.BaseSelector, directory: str) -> None:
-        from standfast.launch.chronicle import EventStream, Hooks, StatusFile
-
-        self._events: EventStream | None = None
-        if spec.events is not None:
-            self._events = EventStream(selector, spec.events)
-        self._status: StatusFile = StatusFile(directory)
-        self._hooks: Hooks = Hooks(spec.on_fault)
-        owner = {"pid": os.getpid(), "pid_start": process_start(os.getpid())}
-        job_id = f"standfast-{os.urandom(6).hex()}"
-        self.ledger = Ledger(job_id, spec.command, owner, self._tell)
-
-    @property
-    def empty(self) -> bool:
-        """Whether all events were written, or can never be."""
-        return self._events is None or self._events.empty
-
-    def settle(self) -> None:
-        """Let out what has changed."""
-        if self._events is not None:
-            self._events.settle()
-        if self.ledger.changed:
-            self.ledger.changed = False
-            self._status.write(self.ledger.record())
-
-    def close(self) -> None:
-        """Let go of everything."""
-        self._hooks.finish()
-        if self._events is not None:
-            self._events.close()
-
-    def _tell(self, event: dict[str, Any]) -> None:
-        if self._events is not None:
-            self._events.emit(event)
-        if event["event"] == "group_failed":
-            self._hooks.run(event)
 
 
 class Job:
@@ -133,21 +91,21 @@ class Job:
         spec: JobSpec,
         program: Program,
         shop: Workshop,
-        herald: Herald,
+        chronicle: Chronicle,
         guardian: Guardian,
     ) -> None:
         self._spec = spec
         self._program = program
         self._shop = shop
-        self._herald = herald
+        self._chronicle = chronicle
         self._guardian = guardian
-        self._id = herald.ledger.job_id
+        self._id = chronicle.ledger.job_id
         self._key = os.urandom(32).hex()
         self._began_ns = now_ns()
 
     def run(self) -> int:
         """Form the group until it ended well, or must not be formed again."""
-        herald, output = self._herald, self._shop.output
+        chronicle, output = self._chronicle, self._shop.output
         size = self._muster()
         if size < 0:
             return self._stopped_early(-size)
@@ -158,9 +116,11 @@ class Job:
         self._judge(story, record)
         while story.again:
             # Ranks that formed their group again by themselves have used up numbers, too.
-            number = herald.ledger.group_generation + 1
+            number = chronicle.ledger.group_generation + 1
             output.say(story.next_words(number))
-            herald.ledger.restarting(number, story.restarts + 1, self._spec.restarts, story.pause_s)
+            chronicle.ledger.restarting(
+                number, story.restarts + 1, self._spec.restarts, story.pause_s
+            )
             signalled = self._pause(story.pause_s)
             size = -signalled if signalled else self._muster()
             if size < 0:
@@ -169,8 +129,8 @@ class Job:
         output.say(story.last_words())
         if self._spec.json:
             output.out.push(f"{story.json()}\n".encode())
-        herald.ledger.finished(story.status, exits.meaning(story.status))
-        herald.settle()
+        chronicle.ledger.finished(story.status, exits.meaning(story.status))
+        chronicle.settle()
         return self._flush(story.status, hurried=story.hurried)
 
     def _judge(self, story: Story, record: GenerationRecord) -> None:
@@ -183,10 +143,10 @@ class Job:
         from standfast.launch.status import cause_status
 
         status = cause_status(verdict)
-        self._herald.ledger.failed(verdict.first, headline(verdict), status)
+        self._chronicle.ledger.failed(verdict.first, headline(verdict), status)
         for host in record.leftover_hosts if self._spec.hosts else ():
             self._ban(host)
-        self._herald.settle()
+        self._chronicle.settle()
 
     def _ban(self, host: str) -> None:
         from standfast.launch.agents import AgentCrew
@@ -265,7 +225,7 @@ class Job:
             key.data()
         self._shop.crew.attend()
         self._shop.output.settle()
-        self._herald.settle()
+        self._chronicle.settle()
         deadline_ns = self._deadline_ns()
         if deadline_ns is not None and now_ns() >= deadline_ns:
             raise LaunchError(
@@ -283,8 +243,8 @@ class Job:
             from standfast.launch.summary import error_summary
 
             self._shop.output.out.push(f"{error_summary(Exception(text), status)}\n".encode())
-        self._herald.ledger.finished(status, exits.meaning(status))
-        self._herald.settle()
+        self._chronicle.ledger.finished(status, exits.meaning(status))
+        self._chronicle.settle()
         return self._flush(status, hurried=True)
 
     def _flush(self, status: int, *, hurried: bool) -> int:

@@ -61,6 +61,8 @@ class Link:
         self._lost = lost
         self._round_trip_ns: int | None = None
         self._began_ns = self._heard_ns = now_ns()
+        self._asked_ns: int | None = None
+        """When we pinged first since we heard anything: a standstill of our own is no silence."""
         self._pinged_ns = 0
         self._limit_ns = limit_ns
         self._said = Tail()
@@ -109,7 +111,7 @@ class Link:
         now = now_ns()
         if self.down:
             return
-        if self.up and now - self._heard_ns > LEASE_NS:
+        if self.up and self._asked_ns is not None and now - self._asked_ns > LEASE_NS:
             self._pipes.close()
             self._lose(f"nothing was heard for {LEASE_NS / 1e9:g} s")
         elif not self.up and now - self._began_ns > self._limit_ns:
@@ -117,6 +119,7 @@ class Link:
             self._lose(f"no answer for {self._limit_ns / 1e9:g} s")
         elif now >= self.due_ns():
             self._pinged_ns = now
+            self._asked_ns = self._asked_ns or now
             self.say(Ping(now))
 
     def say(self, order: Order) -> None:
@@ -134,6 +137,7 @@ class Link:
 
     def _take(self, message: Any) -> None:
         self._heard_ns = now_ns()
+        self._asked_ns = None
         match message:
             case Hello():
                 if message.version != version():

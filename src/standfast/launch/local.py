@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from standfast.launch.crew import Member
-from standfast.launch.environment import Formation, Listeners, alone, rank_environment
+from standfast.launch.environment import Formation, Listeners, alone, mlx_ring, rank_environment
 from standfast.launch.guardian import Guardian
 from standfast.launch.notices import write_obituary
 from standfast.launch.output import Output
 from standfast.launch.parts import ExitWatch
-from standfast.launch.ports import free_port, open_listener, port_of
+from standfast.launch.ports import free_port, free_ports, open_listener, port_of
 from standfast.launch.process import Program, RankProcess, start_rank
 from standfast.launch.stdin import Stdin, rank_stdin
+from standfast.launch.terminal import size_variables
 
 if TYPE_CHECKING:
     import selectors
@@ -77,12 +78,23 @@ class LocalCrew:
             watch_port=port_of(opened[1]) if self._watch_too else None,
             master_port=free_port(),
             report_dir=self._directory,
+            mlx_hostfile=self._describe_ring(formation),
         )
+
+    def _describe_ring(self, formation: Formation) -> str:
+        """Write MLX's host file for this generation; return where."""
+        path = os.path.join(self._directory, f"mlx-gen{formation.generation}.json")
+        with open(path, "w", encoding="ascii") as file:
+            file.write(mlx_ring(free_ports(formation.size)))
+        return path
 
     def _start(self, formation: Formation, rank: int, listeners: Listeners | None) -> RankProcess:
         place = alone(rank, formation.size)
         environment = rank_environment(
-            self._environ_of(rank), formation, place=place, listeners=listeners
+            {**size_variables(), **self._environ_of(rank)},
+            formation,
+            place=place,
+            listeners=listeners,
         )
         with rank_stdin(self._selector, wanted=self._stdin.goes_to(rank)) as (stdin, taker):
             member = start_rank(

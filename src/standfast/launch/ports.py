@@ -43,3 +43,11 @@ def free_port(host: str = HOST) -> int:
     """Return a port that is free at the moment, and not that of an open listener."""
     with open_listener(host) as probe:
         return port_of(probe)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return so many different ports of this machine that are free at the moment."""
+    found: dict[int, None] = {}
+    while len(found) < count:
+        found[free_port()] = None
+    return list(found)

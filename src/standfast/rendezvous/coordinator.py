@@ -340,4 +340,5 @@ class Coordinator:
             routes=routes_for(self._identity.rank, self._table, via=self._via),
             token=self._table.token,
             states=tuple(self._states()),
+            topology=self._wiring.topology,
         )

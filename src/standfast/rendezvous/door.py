@@ -15,6 +15,7 @@ from standfast.rendezvous.listen import text_of
 from standfast.rendezvous.loop import READ, Loop, Timer
 from standfast.rendezvous.protocol import (
     FRAME_BYTES_MAX,
+    NO_ERRORS,
     Begin,
     Challenge,
     Malformed,
@@ -95,7 +96,8 @@ class Door:
 
     def refuse(self, channel: Channel, refusal: Refused) -> None:
         """Tell a caller why it cannot come in."""
-        log.warning("refused a connection from %s: %s", peer_text(channel.sock), refusal.text)
+        level = logging.INFO if refusal.kind in NO_ERRORS else logging.WARNING
+        log.log(level, "refused a connection from %s: %s", peer_text(channel.sock), refusal.text)
         channel.send(frame(refusal))
         channel.finish()
 

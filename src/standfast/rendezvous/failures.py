@@ -19,7 +19,9 @@ from standfast.errors import (
     StaleGroup,
     StandfastError,
 )
+from standfast.rendezvous import second_look
 from standfast.rendezvous.protocol import Failed, Refused, Trouble, clipped
+from standfast.rendezvous.second_look import Look
 
 OP = "init"
 TRACEBACK_LINES_MAX = 20
@@ -121,13 +123,22 @@ def no_answer(timeout_s: float, missing: Sequence[int], address: str) -> Rendezv
 
 
 def unreachable(
-    rank: int, timeout_s: float, address: str, attempts: int, last: str
+    rank: int,
+    timeout_s: float,
+    address: str,
+    attempts: int,
+    last: str,
+    *,
+    seen: Look | None = None,
+    platform: str = "",
 ) -> RendezvousError:
-    """The coordinator was never reached."""
+    """The coordinator was never reached. seen: by a second look at it, on this platform."""
+    advice = second_look.advice(seen, platform=platform) if seen else None
     return RendezvousError(
         f"rank {rank} could not reach rank 0 at {address} within {timeout_s:g} s: "
-        f"{attempts} attempt{'s'[: attempts != 1]}; {last or 'no answer'}",
-        hint="is rank 0 running, and is this its address? " + LATE_HINT,
+        f"{attempts} attempt{'s'[: attempts != 1]}; {last or 'no answer'}"
+        + (f"; {second_look.evidence(seen)}" if seen else ""),
+        hint=advice or "is rank 0 running, and is this its address? " + LATE_HINT,
         missing=[0],
         address=address,
         attempts=attempts,

@@ -44,7 +44,8 @@ class Formation:
 
     peers: all ranks, by rank. control: (rank, fd) of the control links: from rank 0 one to each
     other rank, from the others one to rank 0. wires: one per peer, by rank. ranks_here: how many
-    ranks are on this host. beacon_fd: the memory of this host's beacons, or -1. The descriptors are
+    ranks are on this host. beacon_fd: the memory of this host's beacons, or -1. topology: how
+    collectives have to run over these wires, or "" where the setting decides. The descriptors are
     close-on-exec, the sockets non-blocking, all of them the caller's to close.
 
     standby: the data port, which stays open: there this rank is found when the group forms again.
@@ -61,6 +62,7 @@ class Formation:
     routes: tuple[tuple[Endpoint, ...], ...] = ()
     token: bytes = b""
     states: tuple[bytes, ...] = ()
+    topology: str = ""
 
 
 class Segments(Protocol):

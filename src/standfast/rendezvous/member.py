@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import socket
+import sys
 import time
 from typing import Any
 
 from standfast.endpoint import Endpoint, is_wildcard
 from standfast.errors import ConfigError, RendezvousError, StandfastError
 from standfast.identity import Identity
-from standfast.rendezvous import failures
+from standfast.rendezvous import failures, second_look
 from standfast.rendezvous.beacons import BeaconMemory
 from standfast.rendezvous.call import Call, Caller
 from standfast.rendezvous.channel import FOREIGN, OTHER_VERSION, Channel, End
@@ -293,7 +294,16 @@ class Member:
         if self._link is None:
             attempts = self._call.dial.attempts
             here = self._identity.rank
-            raise failures.unreachable(here, timeout_s, address, attempts.count, attempts.text())
+            silent = second_look.wanted(attempts.last, self._coordinator)
+            raise failures.unreachable(
+                here,
+                timeout_s,
+                address,
+                attempts.count,
+                attempts.text(),
+                seen=second_look.look(silent) if silent else None,
+                platform=sys.platform,
+            )
         if self._wiring and not self._wiring.complete():
             self._tell(self._wiring.trouble())
         self._tell(Expired(timeout_s))
@@ -324,4 +334,5 @@ class Member:
             routes=routes_for(self._identity.rank, self._table, via=self._via),
             token=self._table.token,
             states=self._states,
+            topology=self._wiring.topology,
         )

@@ -19,12 +19,11 @@ from dataclasses import dataclass
 import msgspec
 
 from standfast.endpoint import Endpoint, parse_endpoint
-from standfast.errors import ConfigError, RendezvousError, StaleGroup, StandfastError
+from standfast.errors import ConfigError, PeerError, RendezvousError, StaleGroup, StandfastError
 from standfast.rendezvous import failures, lineage
 from standfast.rendezvous.call import Call, Caller
 from standfast.rendezvous.channel import FOREIGN, OTHER_VERSION, Channel, End, errno_name
 from standfast.rendezvous.door import Door
-from standfast.rendezvous.handshake import named
 from standfast.rendezvous.lineage import NEWCOMER, Lineage, Lost, Wish
 from standfast.rendezvous.listen import ANY4, ANY6, open_listener, port_of, text_of
 from standfast.rendezvous.loop import Loop
@@ -63,6 +62,10 @@ PATIENCE_SHARE = 0.5
 PATIENCE_SERVING_SHARE = 0.75
 # One that has answered, and then freezes, is given up later still.
 PATIENCE_LED_SHARE = 0.85
+# And the one that this rank turned to then, which may itself have waited for the first so long.
+PATIENCE_NEXT_SHARE = 0.95
+# Whoever's turn it is then, to serve or to be waited for, has at least this share.
+TURN_SHARE_MIN = 0.1
 
 
 @dataclass(frozen=True)
@@ -161,6 +164,7 @@ class Muster:
         self._given_up: set[int] = set()
         self._calls: dict[int, Call[Joined]] = {}
         self._leader: int | None = None
+        self._turned_s = 0.0
         # Who wants to be led by this rank: survivors by number, newcomers as they came.
         self._come: dict[int, tuple[Channel, Comer]] = {}
         self._new: dict[Channel, Comer] = {}
@@ -225,12 +229,11 @@ class Muster:
         if self._leader is None or self._leader not in (*ahead, known.me):
             self._follow(ahead[0] if ahead else known.me)
         if not self._is_serving():
-            share = PATIENCE_LED_SHARE if self._is_led() else PATIENCE_SHARE
-            if elapsed_s > share * self._loop.timeout_s:
+            if elapsed_s > self._patient_until_s(self._patience_share()):
                 self._give_up(self._leader)
             return
         missing = self._ask_missing()
-        if missing and elapsed_s > PATIENCE_SERVING_SHARE * self._loop.timeout_s:
+        if missing and elapsed_s > self._patient_until_s(PATIENCE_SERVING_SHARE):
             for number in missing:
                 self._give_up(number)
             missing = set()
@@ -245,6 +248,17 @@ class Muster:
             elapsed_s=elapsed_s,
         ):
             self._call_together()
+
+    def _patience_share(self) -> float:
+        """Return for which share of the time this rank waits for the one that should serve."""
+        if not self._is_led():
+            return PATIENCE_SHARE
+        return PATIENCE_NEXT_SHARE if self._given_up else PATIENCE_LED_SHARE
+
+    def _patient_until_s(self, share: float) -> float:
+        """Return until when others are waited for, since the beginning."""
+        timeout_s = self._loop.timeout_s
+        return max(share * timeout_s, self._turned_s + TURN_SHARE_MIN * timeout_s)
 
     def _is_hopeless(self, missing: set[int]) -> bool:
         """Tell whether nobody who may still come could make enough of those who have."""
@@ -272,6 +286,7 @@ class Muster:
         for other in list(self._calls):
             self._stop_calling(other)
         self._leader = number
+        self._turned_s = self._loop.elapsed_s()
         if number != self._known.me:
             self._call(number, follows=True)
             return
@@ -337,7 +352,11 @@ class Muster:
             self._calls[number].again(f"it sent {error}")
             return
         if isinstance(message, Failed):
-            raise failures.from_told(message, here=self._known.rank_of(self._known.me))
+            why = failures.from_told(message, here=self._known.rank_of(self._known.me))
+            if not isinstance(why, PeerError):
+                raise why
+            self._is_gone(number)  # it alone leaves: somebody else serves
+            return
         self._summons = summons_from(message, self._calls[number])
 
     # Those who call.
@@ -359,21 +378,29 @@ class Muster:
             self._new[channel] = comer
         elif comer.follows:
             self._welcome(comer, channel)
+        else:
+            self._is_asked(comer.number)
 
     def _not_now(self, comer: Comer) -> Refused | None:
         if comer.number == self._known.me:
             text = f"two processes say that they are number {comer.number} of the group"
             return Refused(ConfigError.kind, text)
         if comer.number == NEWCOMER:
-            full = len(self._new) + len(self._come) + 1 >= self._wish.max_size
             if not self._is_serving():
-                return Refused(AGAIN, f"{named(EVERYBODY)} does not serve it")
-            return (
-                Refused(AGAIN, f"there is no place beyond {self._wish.max_size}") if full else None
-            )
+                return Refused(AGAIN, "this rank does not serve the re-forming")
+            if len(self._new) + len(self._come) + 1 >= self._wish.max_size:
+                return Refused(AGAIN, f"there is no place beyond {self._wish.max_size} ranks")
+            return None
         if not comer.follows and self._is_serving():
             return Refused(LED, "this rank serves already")
         return None
+
+    def _is_asked(self, number: int) -> None:
+        """Give up whom another one has given up: it would not serve, and ask, if it had not."""
+        known = self._known
+        ahead = lineage.before(known.me, known.numbers, self._lost)
+        if number in ahead and number != self._leader:
+            self._given_up.update(ahead[: ahead.index(number)])
 
     def _welcome(self, comer: Comer, channel: Channel) -> None:
         earlier = self._come.pop(comer.number, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from standfast.endpoint import Endpoint
-from standfast.errors import RendezvousError
+from standfast.errors import PeerError, RendezvousError
 from standfast.rendezvous import failures
 from standfast.rendezvous.call import Call
 from standfast.rendezvous.channel import Channel
@@ -72,7 +72,11 @@ class Newcomer:
                 call.again(f"it sent {error}")
                 return
             if isinstance(message, Failed):
-                raise failures.from_told(message, here=NEWCOMER)
+                why = failures.from_told(message, here=NEWCOMER)
+                if not isinstance(why, PeerError):
+                    raise why
+                call.again(why.message)  # it alone leaves: somebody else serves
+                return
             self._summons = summons_from(message, call)
 
         def refused(refusal: Refused, address: str) -> None:

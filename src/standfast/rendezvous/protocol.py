@@ -47,7 +47,7 @@ REFORM = "reform"
 EVERYBODY = 2**31 - 1
 
 # Kinds of Refused that are no errors. AGAIN: not here, or not yet. LED: I serve already, follow me.
-AGAIN, LED = "again", "led"
+AGAIN, LED = NO_ERRORS = "again", "led"
 
 
 class Challenge(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="challenge"):
@@ -161,14 +161,22 @@ class RailEnd(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
 
 class Ends(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="ends"):
-    """The ends of a pair's cables at the sender; key: the lower rank's choice for both."""
+    """The ends of a pair's cables at the sender; key: the lower rank's choice for both.
+
+    topology: what the sender's device file allows; it must be the same on all ranks. attempt: from
+    1; addresses may have moved when the first fails.
+    """
 
     ends: Annotated[list[RailEnd], Meta(min_length=1, max_length=4)]
     key: Number
+    topology: Name
+    attempt: Number
 
 
 class Linked(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="linked"):
     """The sender has joined its ends to those it was told; messages may come to it."""
+
+    attempt: Number
 
 
 class Trouble(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="trouble"):

@@ -4,6 +4,9 @@ Both have a connection to each other, and created their queue pairs before. Each
 its rails (Ends), connects them to those of the other (Linked), and says hello over each cable.
 Only when a hello has come over each of them as well is the pair done: a cable in the wrong port, or
 a peer that was not ready, is known before the first operation.
+
+An address that was read may have moved before it is used. So the first refusal of one makes both
+ends begin anew: other queue pairs, addresses read again, Ends and Linked of a second attempt.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any
 
 from standfast import _core
 from standfast.errors import FabricError
-from standfast.matrix import Matrix, check_pairs
+from standfast.matrix import Cabling, Matrix
 from standfast.rendezvous.channel import Channel
 from standfast.rendezvous.failures import OP
 from standfast.rendezvous.listen import text_of
@@ -32,6 +35,10 @@ LINKING: Reader[Ends | Linked] = Reader(Ends | Linked)
 PASSING = ("no_gid", "port_down")
 RETRY_S = 0.1
 GIVE_UP_SHARE = 0.1
+# What a device says of an address that is not, or no longer, where it was. More than two attempts
+# are worse than none: ports of Macs were seen to refuse everything then, until they were restarted.
+MOVED = ("address_refused", "address_elsewhere")
+ATTEMPTS_MAX = 2
 # How often to look whether the hello has come, and when to say that it has not.
 HELLO_EVERY_S = 0.002
 HELLO_LATE_S = 3.0
@@ -45,6 +52,7 @@ class Linking:
     channel: Channel
     done: Callable[[], None]
     key: int
+    attempt: int = 1
     ours: list[Any] | None = None
     theirs: Ends | None = None
     connected: bool = False
@@ -63,6 +71,7 @@ class Rails:
         rank: int,
         hosts: Sequence[str],
         matrix: Matrix,
+        cabling: Cabling,
         *,
         library: str,
     ) -> None:
@@ -70,6 +79,7 @@ class Rails:
         self._rank = rank
         self._hosts = hosts
         self._matrix = matrix
+        self._cabling = cabling
         self._library = library
         self._station: _core.Station | None = None
         self._pairs: dict[int, Linking] = {}
@@ -78,10 +88,8 @@ class Rails:
         """Open the devices and create all queue pairs.
 
         Raises:
-            ConfigError: the device matrix does not join all ranks.
             FabricError: a device is missing, or refuses.
         """
-        check_pairs(self._matrix, self._hosts)
         row = self._matrix.rows[self._rank]
         cells: Mapping[int, Any] = {peer: list(ends) for peer, ends in enumerate(row) if ends}
         try:
@@ -95,6 +103,15 @@ class Rails:
                 rank=self._rank,
                 op=OP,
             ) from error
+
+    @property
+    def topology(self) -> str:
+        """What collectives can use: "ring" where cables are missing."""
+        return self._cabling.topology
+
+    def joins(self, peer: int) -> bool:
+        """Tell whether there are cables to a peer."""
+        return self._cabling.joins(self._rank, peer)
 
     def link(self, peer: int, channel: Channel, done: Callable[[], None]) -> None:
         """Join the rails to this peer; `done()` when a hello has come over each."""
@@ -138,7 +155,7 @@ class Rails:
             self._wait_for_address(pair, error)
             return
         ends = [RailEnd(*end) for end in pair.ours]
-        pair.channel.send(frame(Ends(ends, pair.key)))
+        pair.channel.send(frame(Ends(ends, pair.key, self.topology, pair.attempt)))
         self._connect(pair)
 
     def _wait_for_address(self, pair: Linking, error: _core.VerbsError) -> None:
@@ -153,13 +170,37 @@ class Rails:
         except Malformed as error:
             raise self._trouble(pair, "protocol", f"rank {pair.peer} sent {error}") from error
         if isinstance(message, Ends):
-            pair.theirs = message
-            self._connect(pair)
+            self._told(pair, message)
             return
+        if message.attempt != pair.attempt:
+            return  # it has not heard yet that we begin anew
         pair.peer_connected = True
         # Nothing more comes for us: the next byte belongs to the native core.
         pair.channel.hold()
         self._greet(pair)
+
+    def _told(self, pair: Linking, theirs: Ends) -> None:
+        if theirs.attempt > min(pair.attempt + 1, ATTEMPTS_MAX):
+            text = (
+                f"rank {pair.peer} is at attempt {theirs.attempt} to connect, we at {pair.attempt}"
+            )
+            raise self._trouble(pair, "protocol", text)
+        if theirs.attempt > pair.attempt:
+            self._begin_anew(pair)
+        if theirs.attempt == pair.attempt:
+            pair.theirs = theirs
+            self._connect(pair)
+
+    def _begin_anew(self, pair: Linking) -> None:
+        """Let go of what was tried, and tell our ends as they are now; the peer does the same."""
+        assert self._station is not None
+        pair.attempt += 1
+        pair.ours, pair.theirs, pair.connected = None, None, False
+        try:
+            self._station.renew(pair.peer)
+        except _core.VerbsError as error:
+            raise self._failure(error, pair.peer) from error
+        self._offer(pair)
 
     def _connect(self, pair: Linking) -> None:
         """Join our ends to theirs, once both are known."""
@@ -169,6 +210,9 @@ class Rails:
         if len(theirs) != len(pair.ours):
             text = f"{len(pair.ours)} cables here, {len(theirs)} there"
             raise self._trouble(pair, "cables_differ", text)
+        if pair.theirs.topology != self.topology:
+            text = f"cables for topology={self.topology!r} here, {pair.theirs.topology!r} there"
+            raise self._trouble(pair, "cables_differ", f"{text}: the device files differ")
         first = self._rank < pair.peer
         try:
             self._station.connect(
@@ -179,9 +223,13 @@ class Rails:
                 first=first,
             )
         except _core.VerbsError as error:
-            raise self._failure(error, pair.peer) from error
+            if error.args[0] not in MOVED or pair.attempt == ATTEMPTS_MAX:
+                raise self._failure(error, pair.peer) from error
+            log.warning("rank %d looks for addresses again: %s", self._rank, error.args[1])
+            self._begin_anew(pair)
+            return
         pair.connected = True
-        pair.channel.send(frame(Linked()))
+        pair.channel.send(frame(Linked(pair.attempt)))
         self._greet(pair)
 
     def _greet(self, pair: Linking) -> None:

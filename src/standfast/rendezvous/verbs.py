@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from standfast.errors import ConfigError
-from standfast.matrix import Cell, Matrix, whole
+from standfast.matrix import Cell, Matrix, cabling, whole
 from standfast.rendezvous.loop import Loop
 from standfast.rendezvous.table import Plan
 from standfast.rendezvous.wiring import VERBS, RailMaker
@@ -14,15 +14,18 @@ def rails_for(loop: Loop, plan: Plan, settings: Settings) -> RailMaker | None:
     """Return what makes the rails of this rank, or None if data goes another way.
 
     Raises:
-        ConfigError: the device file is wrong, or there is none and more than one device.
+        ConfigError: the device file is wrong, or does not join all ranks, or there is none and more
+            than one device.
         FabricError: there is no RDMA here.
     """
     if VERBS not in plan.fabrics.values():
         return None
     from standfast.rendezvous.rails import Rails
 
+    matrix = _matrix_for(plan, settings)
+    cables = cabling(matrix, plan.hosts, settings.topology)
     library = settings.rdma_library or ""
-    return Rails(loop, plan.rank, plan.hosts, _matrix_for(plan, settings), library=library)
+    return Rails(loop, plan.rank, plan.hosts, matrix, cables, library=library)
 
 
 def _matrix_for(plan: Plan, settings: Settings) -> Matrix:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from standfast.endpoint import Endpoint
-from standfast.errors import RendezvousError
+from standfast.errors import FabricError, RendezvousError
 from standfast.rendezvous import failures
 from standfast.rendezvous.call import Call, Caller
 from standfast.rendezvous.channel import Channel
@@ -47,8 +47,15 @@ REPORT_SHARE = 0.1
 class RailMaker(Protocol):
     """What joins two ranks by RDMA; see rails.py, which needs the native core."""
 
+    @property
+    def topology(self) -> str:
+        """What collectives can use."""
+
     def open(self) -> None:
         """Open the devices."""
+
+    def joins(self, peer: int) -> bool:
+        """Tell whether there are cables to a peer; otherwise it is reached by tcp."""
 
     def link(self, peer: int, channel: Channel, done: Callable[[], None]) -> None:
         """Join the rails to a peer."""
@@ -151,6 +158,11 @@ class Wiring:
         text = f"no wire to {failures.ranks_text(missing)}{''.join(details)}"
         return Trouble(missing, clipped(text))
 
+    @property
+    def topology(self) -> str:
+        """What the wires allow collectives to use, or "" for anything."""
+        return self._rails.topology if self._rails else ""
+
     def close_door(self) -> None:
         """Let no peer call again: all have said that they are ready."""
         self._door.close()
@@ -166,6 +178,8 @@ class Wiring:
         if pair.fabric == VERBS:
             assert self._rails is not None
             link, rails = self._rails.text(pair.rank), self._rails.release(pair.rank)
+        elif self._rails:
+            link += ", since no cable joins the two"
         return WireEnd(
             rank=pair.rank,
             fabric=pair.fabric,
@@ -209,7 +223,7 @@ class Wiring:
         if plan.fabrics[rank] == SHM and self._create(pair):
             channel.on_frame = lambda payload: self._attached(pair, payload)
             channel.send(frame(Offer(proof, SHM, pair.segment)))
-        elif plan.fabrics[rank] == VERBS:
+        elif self._is_cabled(rank):
             channel.send(frame(Offer(proof, VERBS, "")))
             self._link(pair)
         else:
@@ -266,6 +280,8 @@ class Wiring:
 
     def _offered(self, rank: int, channel: Channel, offer: Offer) -> None:
         pair = self._pairs[rank] = Pair(rank, channel, _address_text(channel.sock))
+        if (offer.fabric == VERBS) != self._is_cabled(rank):
+            raise self._cabled_at_one_end(rank)
         if offer.fabric == VERBS:
             self._link(pair)
             return
@@ -292,8 +308,28 @@ class Wiring:
 
     # Both sides.
 
+    def _is_cabled(self, peer: int) -> bool:
+        return self._rails is not None and self._rails.joins(peer)
+
+    def _cabled_at_one_end(self, peer: int) -> FabricError:
+        plan = self._plan
+        here = f"rank {plan.rank} on {plan.hosts[plan.rank]}"
+        there = f"rank {peer} on {plan.hosts[peer]}"
+        has, lacks = (here, there) if self._is_cabled(peer) else (there, here)
+        text = f"the device file of {has} has a cable to {lacks}, whose own has none"
+        return FabricError(
+            text,
+            hint="all ranks need the same device file",
+            rank=plan.rank,
+            host=plan.hosts[plan.rank],
+            cause=text,
+            code="cables_differ",
+            peer=peer,
+            op=failures.OP,
+        )
+
     def _link(self, pair: Pair) -> None:
-        """Go on with RDMA. Both ranks have the same setting, so both have rails."""
+        """Go on with RDMA."""
         assert self._rails is not None
         pair.fabric = VERBS
         self._rails.link(pair.rank, pair.channel, lambda: self._done(pair))
