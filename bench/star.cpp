@@ -28,7 +28,7 @@ namespace {
 using namespace standfast;
 
 constexpr Nanos kBeat = 1 * kSecond;  // what groups of so many ranks have by default
-constexpr int kShares = 100;  // of a beat's time: how finely the ranks' beats are spread
+constexpr int kShares = 100;          // of a beat's time: how finely the ranks' beats are spread
 
 int checked(int result, const char* call) {
   if (result < 0) throw SystemError(call, errno);

@@ -1,7 +1,7 @@
 """Which of a job's machines is this one? For `standfast run` on each of them. Pure.
 
-Kubernetes, Kubeflow, SkyPilot and Slurm tell a process which node it is on. The launcher takes that
-as the defaults of its --nnodes and --node-rank. launchers.py has the variables.
+Kubernetes, Kubeflow, SkyPilot and Slurm tell a process which node it is on: what a launcher that is
+started on every node needs to know. launchers.py has the variables.
 """
 
 from __future__ import annotations

@@ -202,10 +202,10 @@ TEST_CASE("verbs link: small messages alone") {
 // A port that goes down is said with device, state and both addresses.
 TEST_CASE("verbs link: a lost cable") {
   LinkPair links = link_pair(1);
-  links.a->check_ports();
+  links.a->break_off(links.a->port_trouble());
   CHECK_FALSE(links.a->is_broken());
   Loopback::instance().state = verbs::PortState::kDown;
-  links.a->check_ports();
+  links.a->break_off(links.a->port_trouble());
   CHECK(links.a->trouble() ==
         "rdma_a (10.0.0.1) to rdma_b (10.0.0.2): port is DOWN (cable out, or RDMA off at the "
         "other end)");

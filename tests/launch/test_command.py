@@ -34,7 +34,14 @@ def test_help_without_arguments() -> None:
 def test_help_of_run() -> None:
     """Options come under headings, with their environment variables, and there is an example."""
     text = call("run", "--help").stdout
-    for word in ("Ranks:", "Limits:", "Output:", "STANDFAST_RUN_TIMEOUT_S", "Example:", "124"):
+    for word in (
+        "Ranks:",
+        "Limits:",
+        "Input and output:",
+        "STANDFAST_RUN_TIMEOUT_S",
+        "Example:",
+        "124",
+    ):
         assert word in text
 
 

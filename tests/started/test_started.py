@@ -60,14 +60,15 @@ def check_survivors(job: StartedJob, generation: int) -> None:
 def test_torchrun(tmp_path: Path) -> None:
     """The agent's restart is generation 2, at the same port, which is not MASTER_PORT.
 
-    The agent looks every 2 s, so that the survivors end before it sends them SIGTERM.
+    It sends SIGTERM to those that still run when it looks: who is faster has said why.
     """
-    words = ["--nproc-per-node", str(SIZE), "--max-restarts", "1", "--monitor-interval", "2"]
-    port = ["--master-port", str(free_port()), "--no-python"]
-    launcher = [tool("torchrun"), *words, *port]
+    words = ["--nproc-per-node", str(SIZE), "--max-restarts", "1", "--no-python"]
+    launcher = [tool("torchrun"), *words, "--master-port", str(free_port())]
     with StartedJob(tmp_path, python=PYTHON, launcher=launcher, shell=False) as job:
-        check_ends(job, 1)
+        job.kill(1)
         job.formed(2)
+        for end in job.ended(1):
+            assert (end["type"], end["rank"]) == ("PeerDied", VICTIM), end
         job.stop()
         assert job.wait() == 0, job.story()
 
@@ -76,19 +77,27 @@ def test_torchrun(tmp_path: Path) -> None:
 def test_torchrun_names_the_cause(tmp_path: Path, record: bool) -> None:
     """Its report calls the killed rank the root cause, with @record or without.
 
-    It looks once a second, and so finds all of them ended.
+    That is about survivors that ended by themselves. The agent looks every 2 s, and it is chance
+    whether it does so right after the kill; then another job is tried.
     """
-    words = ["--nproc-per-node", str(SIZE), "--monitor-interval", "1", "--no-python"]
-    launcher = [tool("torchrun"), *words, "--master-port", str(free_port())]
+    words = ["--nproc-per-node", str(SIZE), "--monitor-interval", "2", "--no-python"]
     environment = {"STARTED_RECORD": "1"} if record else {}
-    with StartedJob(
-        tmp_path, python=PYTHON, launcher=launcher, shell=False, environment=environment
-    ) as job:
-        check_ends(job, 1)
-        assert job.wait() == 1, job.story()
-        report = job.log.read_text().partition("Root Cause")[2]
-        assert f"rank      : {VICTIM} (local_rank: {VICTIM})" in report, job.story()
-        assert "SIGKILL" in report, job.story()
+    for attempt in range(5):
+        launcher = [tool("torchrun"), *words, "--master-port", str(free_port())]
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        with StartedJob(
+            folder, python=PYTHON, launcher=launcher, shell=False, environment=environment
+        ) as job:
+            job.kill(1)
+            assert job.wait() == 1, job.story()
+            story = job.log.read_text()
+        if story.count("exitcode  : 75") == SIZE - 1:
+            report = story.partition("Root Cause")[2]
+            assert f"rank      : {VICTIM} (local_rank: {VICTIM})" in report, story
+            assert "SIGKILL" in report, story
+            return
+    pytest.fail("torchrun was always faster than the survivors")
 
 
 def test_mlx_launch(tmp_path: Path) -> None:

@@ -317,17 +317,22 @@ void Link::look() {
   for (Track& track : tracks_) collect(track);
 }
 
-void Link::check_ports() {
+std::string Link::port_trouble() const {
   for (const Track& track : tracks_) {
     const PortState state = track.rail->port_state();
-    if (state == PortState::kActive || is_broken()) continue;
-    fail(track, std::string("port is ") + port_state_name(state) +
-                    " (cable out, or RDMA off at the other end)");
+    if (state == PortState::kActive) continue;
+    return track.rail->text() + ": port is " + port_state_name(state) +
+           " (cable out, or RDMA off at the other end)";
   }
+  return "";
+}
+
+void Link::break_off(const std::string& why) {
+  if (trouble_.empty()) trouble_ = why;
 }
 
 void Link::fail(const Track& track, const std::string& why) {
-  if (trouble_.empty()) trouble_ = track.rail->text() + ": " + why;
+  break_off(track.rail->text() + ": " + why);
 }
 
 }  // namespace standfast::verbs

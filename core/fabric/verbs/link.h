@@ -55,8 +55,11 @@ class Link {
 
   // Looks at everything that may have come, on all rails.
   void look();
-  // Asks the devices; takes a system call for each.
-  void check_ports();
+  // What is wrong with the ports, or "". Asks the devices, and touches nothing that changes: any
+  // thread may call it while another uses the link.
+  std::string port_trouble() const;
+  // The link is broken, for this reason if there was none before.
+  void break_off(const std::string& why);
 
   // Messages of data, both ways, since the beginning.
   std::uint32_t sent() const { return sent_; }

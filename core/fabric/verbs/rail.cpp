@@ -97,7 +97,7 @@ void Rail::create_pairs() {
 void Rail::renew() {
   destroy();
   Completion old[kCompletions];
-  for (int left = kCompletions; left > 0 && poll(old, kCompletions) > 0; --left) {
+  for (int left = kCompletions; left > 0 && this->poll(old, kCompletions) > 0; --left) {
   }
   create_pairs();
 }

@@ -197,28 +197,40 @@ void VerbsWire::note() {
 
 // Called now and then while a half waits: what takes a system call is looked at here alone.
 void VerbsWire::asleep(Half) {
-  const Hold hold(*this);
-  read_socket();
-  link_->look();
-  note();
+  {
+    const Hold hold(*this);
+    read_socket();
+    link_->look();
+    note();
+  }
   check_ports();
 }
 
 // A port that was down for a while may have lost what was under way, and a link that is up again
 // may be another one. Of a peer that has left, or is gone, others tell.
 std::string VerbsWire::ailment() {
-  const Hold hold(*this);
-  read_socket();
-  if (ended_ || has_left()) return "";
+  {
+    const Hold hold(*this);
+    read_socket();
+    if (ended_ || has_left()) return "";
+  }
   check_ports();
+  const Hold hold(*this);
   return link_->is_broken() ? link_->trouble() : "";
 }
 
+// The devices are asked without the lock: nobody knows for how long their library keeps a caller.
 void VerbsWire::check_ports() {
-  const Nanos now = now_ns();
-  if (now - ports_checked_ns_ < kPortsEvery) return;
-  ports_checked_ns_ = now;
-  link_->check_ports();
+  {
+    const Hold hold(*this);
+    const Nanos now = now_ns();
+    if (now - ports_checked_ns_ < kPortsEvery) return;
+    ports_checked_ns_ = now;
+  }
+  const std::string trouble = link_->port_trouble();
+  if (trouble.empty()) return;
+  const Hold hold(*this);
+  link_->break_off(trouble);
 }
 
 bool VerbsWire::answer_bell(Half) {

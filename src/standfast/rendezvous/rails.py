@@ -35,8 +35,9 @@ LINKING: Reader[Ends | Linked] = Reader(Ends | Linked)
 PASSING = ("no_gid", "port_down")
 RETRY_S = 0.1
 GIVE_UP_SHARE = 0.1
-# What a device says of an address that is not, or no longer, where it was. More than two attempts
-# are worse than none: ports of Macs were seen to refuse everything then, until they were restarted.
+# What a device says of an address that is not, or no longer, where it was. Not more than two
+# attempts: of Macs it is told, and could not be checked here, that a port which had refused often
+# refused everything until the Mac was restarted.
 MOVED = ("address_refused", "address_elsewhere")
 ATTEMPTS_MAX = 2
 # How often to look whether the hello has come, and when to say that it has not.
