@@ -22,6 +22,7 @@ constexpr int kBusyTicks = 200;
 struct Tick {
   bool moved = false;
   bool armed = false;
+  bool is_last = false;  // no device is open any more: the next one that is gets a thread anew
 };
 
 // A pair whose program calls is left to those calls: they are quicker.
@@ -46,6 +47,11 @@ Tick tick_once() {
   Tick tick;
   Library& all = library();
   const std::lock_guard lock(all.mutex);
+  if (all.contexts.empty()) {
+    all.progress_pid = 0;
+    tick.is_last = true;
+    return tick;
+  }
   for (EmulatedContext* context : all.contexts) tell_port_change(*context);
   for (QueuePair* pair : all.queue_pairs) {
     if (pair->pid == getpid()) look_at(*pair, tick);
@@ -57,6 +63,7 @@ void* run(void*) {
   int quiet_ticks = 0;
   while (true) {
     const Tick tick = tick_once();
+    if (tick.is_last) return nullptr;
     quiet_ticks = tick.moved ? 0 : quiet_ticks + 1;
     const std::int64_t pause = quiet_ticks < kBusyTicks ? kBusyTickNs : kIdleTickNs;
     sleep_ns(tick.armed ? kArmedTickNs : pause);

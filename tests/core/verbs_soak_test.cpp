@@ -107,7 +107,7 @@ class Fabric {
     setenv("STANDFAST_EMULATOR_HOST", host, 1);
     std::vector<std::unique_ptr<Rail>> made;
     for (int i = 0; i < cables_; ++i) {
-      const Domain::Use use{"d" + std::to_string(i), 1, 1};
+      const Domain::Use use{std::string("d").append(std::to_string(i)), 1, 1};
       made.push_back(std::make_unique<Rail>(std::make_shared<Domain>(emulator(), use)));
     }
     return made;

@@ -76,7 +76,7 @@ def _sorted(verdict: Verdict, tag: Tag) -> list[RankVerdict]:
 def _rank_lines(each: RankVerdict, verdict: Verdict) -> list[str]:
     text = _cause_text(each, verdict) if each.tag is Tag.CAUSE else _follower_text(each)
     lines = [f"  rank {each.rank:<2} {each.tag.value:<8}  {text}{_where(each)}"]
-    if each.report is not None:
+    if each.report is not None and not _is_the_stops(each, verdict):
         message = [printable(line) for line in each.report.message.split("\n")]
         lines.append(f"{INDENT}{each.report.type}: {message[0]}")
         lines += [f"{INDENT}{line}" for line in message[1:]]
@@ -84,6 +84,12 @@ def _rank_lines(each: RankVerdict, verdict: Verdict) -> list[str]:
         lines.append(f"{INDENT}its last lines of stderr:")
         lines += [f"{INDENT}| {line}" for line in each.end.last_lines]
     return lines
+
+
+def _is_the_stops(each: RankVerdict, verdict: Verdict) -> bool:
+    """Tell whether a rank only saw others go that were stopped a moment before it."""
+    stopped = verdict.first is None and each.tag is Tag.STOPPED
+    return stopped and each.report is not None and each.report.type == "PeerLeft"
 
 
 def _how(cause: RankVerdict) -> str:

@@ -315,7 +315,7 @@ class Coordinator:
         self._door.close()
         self._wiring.close_door()
         self._beacons.unlink()
-        for member in self._members.values():
+        for _, member in sorted(self._members.items()):
             # The first bytes behind Ready are the native core's.
             member.channel.hold()
             member.channel.send(frame(go))

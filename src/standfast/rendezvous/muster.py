@@ -237,7 +237,7 @@ class Muster:
             for number in missing:
                 self._give_up(number)
             missing = set()
-        if self._is_hopeless(missing):
+        if self._is_hopeless(missing, elapsed_s):
             raise self._too_few()
         if lineage.is_time(
             self._wish,
@@ -260,11 +260,14 @@ class Muster:
         timeout_s = self._loop.timeout_s
         return max(share * timeout_s, self._turned_s + TURN_SHARE_MIN * timeout_s)
 
-    def _is_hopeless(self, missing: set[int]) -> bool:
+    def _is_hopeless(self, missing: set[int], elapsed_s: float) -> bool:
         """Tell whether nobody who may still come could make enough of those who have."""
         hoped = 1 + len(self._come) + len(missing) + len(self._lost.doubtful - {self._known.me})
-        old_size = len(self._known.numbers)
-        return self._wish.min_size is None and not self._wish.suffices(old_size, hoped, hoped)
+        newcomers_may_come = self._wish.min_size is not None and elapsed_s < self._wish.wait_s
+        size = hoped + len(self._new)
+        return not newcomers_may_come and not self._wish.suffices(
+            len(self._known.numbers), hoped, size
+        )
 
     def _is_led(self) -> bool:
         """Tell whether the one that should serve has answered."""

@@ -14,7 +14,7 @@ from standfast.rendezvous.protocol import Failed, frame
 # How long the others may take to read it; those who are alive take a millisecond.
 PART_S_MAX = 0.5
 # A dead process's connections end a little before its pid does.
-SWEEP_S_MAX = 0.25
+SWEEP_S_MAX = 1.0
 SWEEP_AGAIN_S = 0.01
 
 
