@@ -106,21 +106,20 @@ def check_forming(case: Case, rank: int, victim: int, killed_ns: int) -> None:
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
-@pytest.mark.parametrize("fabric", FABRICS)
+@pytest.mark.parametrize("fabric", [each for each in FABRICS if each != "verbs"])
 def test_in_init(nursery: Nursery, fabric: str, victim: int) -> None:
     """Killed at any step of forming the group, first or last: nobody waits longer than promised.
 
     Every step is a function of rendezvous at its first call; a case for every eighth, from another
-    one on each time. Several cases run side by side, since some wait for a deadline.
+    one on each time. Several cases run side by side, since some wait for a deadline. Over RDMA
+    the number of steps differs from run to run: tests/verbs kills ranks at chosen ones.
     """
     count = stages(nursery, victim, fabric)
     assert count > 30, "the steps of rendezvous were not found"
     first = 1 + (victim + 3 * FABRICS.index(fabric)) % 8
     waiting = list(range(first, count + 1, 8))
-    # A device of the emulator has ten queue pairs, and a group takes two.
-    at_once = 4 if fabric == "verbs" else 8
     while waiting:
-        now, waiting = waiting[:at_once], waiting[at_once:]
+        now, waiting = waiting[:8], waiting[8:]
         in_init_side_by_side(nursery, fabric, victim, now)
 
 

@@ -16,6 +16,7 @@ import contextlib
 import itertools
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -232,6 +233,8 @@ def work(group: Group, chosen: argparse.Namespace) -> None:
 
 
 def main() -> None:
+    # Whoever runs tests in the background may have it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     parser = argparse.ArgumentParser()
     parser.add_argument("operations", nargs="*")
     parser.add_argument("--frames", default="26.3")
