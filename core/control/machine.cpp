@@ -142,7 +142,12 @@ void Machine::on_process_gone(int rank, const std::string& how, Actions& actions
 void Machine::on_report(Frame report, bool drained, Nanos now, Actions& actions) {
   Verdict& verdict = report.verdict;
   if (decided_ || !is_peer(verdict.rank)) return;
-  if (shape_.rank == 0 && verdict.rank == 0) accept_or_turn(report, now);
+  if (shape_.rank == 0 && verdict.rank == 0) {
+    // Who has left needs nothing of this rank any more.
+    const bool is_others = is_peer(verdict.reporter) && verdict.reporter != 0;
+    if (is_others && member(verdict.reporter).left) return;
+    accept_or_turn(report, now);
+  }
   const Member& accused = member(verdict.rank);
   if (report.suspicion && accused.left) {
     // A process that is gone is nobody's loss if it left before.
