@@ -9,6 +9,7 @@
 
 #include "core/base/digest.h"
 #include "core/base/fault_hook.h"
+#include "core/base/ranks_text.h"
 #include "core/collective/algorithms.h"
 
 namespace standfast {
@@ -18,16 +19,6 @@ std::string text_of(std::uint64_t digest) {
   char text[20];
   std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(digest));
   return text;
-}
-
-std::string ranks_text(const std::vector<int>& ranks) {
-  constexpr std::size_t kNamedMax = 16;
-  if (ranks.size() == 1) return "rank " + std::to_string(ranks[0]) + " has ";
-  std::string text = "ranks [";
-  for (std::size_t i = 0; i < std::min(ranks.size(), kNamedMax); ++i) {
-    text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
-  }
-  return text + (ranks.size() > kNamedMax ? ", ...] have " : "] have ");
 }
 
 // Of the digests, by rank, the ranks that have each, in the order of their first rank.
@@ -51,7 +42,8 @@ Finding finding_of(const std::vector<Side>& sides) {
   std::string text = "the ranks' results differ: ";
   for (const Side& side : sides) {
     if (&side != &sides.front()) text += ", ";
-    text += ranks_text(side.second) + "digest " + text_of(side.first);
+    text += ranks_text(side.second) + (side.second.size() == 1 ? " has" : " have");
+    text += " digest " + text_of(side.first);
   }
   return {fewest->second.front(), text};
 }

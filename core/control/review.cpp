@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "core/base/ranks_text.h"
 #include "core/control/machine.h"
 
 namespace standfast {
@@ -21,20 +22,6 @@ std::string seconds_text(Nanos span) {
   const double seconds = to_seconds(span);
   std::snprintf(text, sizeof text, seconds < 10 ? "%.1f s" : "%.0f s", seconds);
   return text;
-}
-
-// "rank 3", "ranks [1, 2]"; of many the first ones.
-std::string ranks_text(const std::vector<int>& ranks) {
-  constexpr std::size_t kNamedMax = 16;
-  if (ranks.size() == 1) return "rank " + std::to_string(ranks[0]);
-  std::string text = "ranks [";
-  for (std::size_t i = 0; i < std::min(ranks.size(), kNamedMax); ++i) {
-    text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
-  }
-  if (ranks.size() > kNamedMax) {
-    text += ", and " + std::to_string(ranks.size() - kNamedMax) + " more";
-  }
-  return text + "]";
 }
 
 const char* process_text(char state) {
