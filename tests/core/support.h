@@ -29,6 +29,13 @@ namespace standfast::test {
 // Longer than anything here takes on a loaded machine: whoever waits so long has lost a wake-up.
 inline constexpr Nanos kPatience = 30 * kSecond;
 
+// Sanitizers make everything slower; a bound of processor time is multiplied by this.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr int kSlowness = 3;
+#else
+inline constexpr int kSlowness = 1;
+#endif
+
 // Asks again and again, but never rests long: what is waited for is seen within a millisecond.
 template <class Predicate>
 bool eventually(Predicate&& predicate, Nanos limit = kPatience) {

@@ -307,8 +307,10 @@ TEST_CASE("wait: a signal wakes the sleeper") {
 }
 
 // Waiting long costs next to nothing: less than 5 % of a core; 15 % where it has to look all the
-// time, which is a few microseconds every 200, and more on a machine that has other work.
+// time, which is a few microseconds every 200. The cheapest of three waits counts: other work on
+// the machine makes each look dearer.
 TEST_CASE_TEMPLATE("wait: no processor time is burnt", Fabric, EVERY_FABRIC) {
+  constexpr Nanos kWait = 300 * kMillisecond;
   Rig rig;
   const auto peer = rig.connect(Fabric::make());
   const std::vector<std::byte> data = pattern(kFrameBytes, 1);
@@ -317,17 +319,19 @@ TEST_CASE_TEMPLATE("wait: no processor time is burnt", Fabric, EVERY_FABRIC) {
   std::byte memory{};
   for (const bool is_receiving : {true, false}) {
     CAPTURE(is_receiving);
-    Outcome outcome = Outcome::kOk;
-    Nanos before = 0;
-    while (outcome == Outcome::kOk) {  // the system's buffers may still grow
-      rig.waiter.begin(limit(300 * kMillisecond));
-      before = thread_cpu_ns();
-      outcome = is_receiving ? rig.receive(1, 1, &memory, 1)
-                             : rig.send(1, sent, data.data(), data.size());
+    Nanos cheapest = kNever;
+    for (int waits = 0; waits < 3;) {
+      rig.waiter.begin(limit(kWait));
+      const Nanos before = thread_cpu_ns();
+      const Outcome outcome = is_receiving ? rig.receive(1, 1, &memory, 1)
+                                           : rig.send(1, sent, data.data(), data.size());
+      if (outcome == Outcome::kOk) continue;  // the system's buffers may still grow
+      REQUIRE(outcome == Outcome::kTimeout);
+      cheapest = std::min(cheapest, thread_cpu_ns() - before);
+      ++waits;
     }
-    CHECK(outcome == Outcome::kTimeout);
-    const bool naps = rig.wires[1]->must_be_polled();
-    CHECK(thread_cpu_ns() - before < (naps ? 45 : 15) * kMillisecond);
+    const int percent = rig.wires[1]->must_be_polled() ? 15 : 5;
+    CHECK(cheapest < kWait * percent / 100 * test::kSlowness);
   }
 }
 
