@@ -268,6 +268,30 @@ def test_another_python_cannot_be_an_agent(farm: Farm) -> None:
     assert "no agent on host-a" in ended.err
 
 
+@pytest.mark.parametrize(("restarts", "status"), [("1", 0), ("0", 69)])
+def test_an_agent_that_is_lost_before_any_rank(tmp_path: Path, restarts: str, status: int) -> None:
+    """An agent that ends when its ranks are about to start costs a try, and not the job."""
+    agent = tmp_path / "agent"
+    agent.write_text(f"""#!{sys.executable}
+import os, sys
+from standfast.launch import agent
+prepare = agent.Agent._prepare
+def once(self, host, *, watch):
+    if not os.path.exists({str(tmp_path / "lost")!r}):
+        open({str(tmp_path / "lost")!r}, "w").close()
+        os._exit(1)
+    prepare(self, host, watch=watch)
+agent.Agent._prepare = once
+sys.exit(agent.main())
+""")
+    agent.chmod(0o755)
+    options = ["--hosts", "localhost:2", "--restarts", restarts, "--python", str(agent)]
+    ended = run_code(options, "print('here', GENERATION)")
+    assert ended.status == status, ended.err
+    assert ended.out.count("here 1") == (0 if status else 2)
+    assert ("asking the hosts again" in ended.err) == (status == 0)
+
+
 def test_fewer_and_whole_again(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """A host is lost: the group goes on with 2 of 4 ranks; when it is back, the next one has 4."""
     skip_without_sshd()

@@ -350,9 +350,9 @@ class Agent:
         for stream in self._streams.values():
             stream.close()
         self._board.close()
-        self._guardian.close()
-        self._pipes.close()
         sweep_segments()
+        self._guardian.close()  # last: whoever ends us before leaves the rest to it
+        self._pipes.close()
 
 
 def _program(order: Start) -> Program:

@@ -30,7 +30,7 @@ from standfast.launch.orders import (
 )
 from standfast.launch.placement import Host, place_ranks, slots_of
 from standfast.launch.remote import RemoteRank, RemoteStdin
-from standfast.launch.spec import JobSpec, LaunchError
+from standfast.launch.spec import HostLost, JobSpec, LaunchError
 from standfast.launch.ssh import agent_command
 
 if TYPE_CHECKING:
@@ -60,12 +60,18 @@ class Station:
         self.failed_ns = 0
         self.boot = ""
         self.left: tuple[int, ...] = ()
+        """Groups that a lost agent had started. 0 stands for one of which only that is known."""
         self.fence_ns = 0
 
     @property
     def up(self) -> bool:
         """Whether ranks can be started there: an agent is there, and nothing else."""
         return self.link is not None and self.link.up and not self.left and not self.banned
+
+    @property
+    def asked(self) -> bool:
+        """Whether an agent is there that will tell when nothing is left."""
+        return self.link is not None and self.link.up and 0 not in self.left
 
 
 class AgentCrew:
@@ -162,21 +168,24 @@ class AgentCrew:
     def start(
         self, formation: Formation, members: dict[int, Member], ended: Callable[[Member], None]
     ) -> None:
-        """Let rank 0's host listen, then start all ranks."""
+        """Let rank 0's host listen, then start all ranks.
+
+        Raises:
+            HostLost: an agent was lost before any rank was started. One that is lost later is an
+                end of its ranks, which attend() tells.
+        """
         self._ended = ended
         self._ranks.clear()
         self._stdins.clear()
         placed = place_ranks(formation.size, self._usable())
         used = [self._stations[name] for name in dict.fromkeys(name for name, _ in placed)]
         formation = self._completed(formation, used)
+        links = {station.name: _living_link(station) for station in used}
         for name, place in placed:
-            station = self._stations[name]
-            link = station.link
-            if link is None:
-                raise LaunchError(station.trouble, status=exits.RETRY)
+            link = links[name]
             member = RemoteRank(place.rank, link, self._output)
             members[place.rank] = member
-            self._ranks[place.rank] = (station, member)
+            self._ranks[place.rank] = (self._stations[name], member)
             link.say(
                 Start(
                     formation=formation,
@@ -195,8 +204,7 @@ class AgentCrew:
                 self._stdin.add(self._stdins[place.rank])
 
     def _completed(self, formation: Formation, used: Sequence[Station]) -> Formation:
-        link = used[0].link
-        assert link is not None
+        link = _living_link(used[0])
         address = address_of([_hello(each) for each in used])
         self._listening = None
         link.say(Prepare(address, self._spec.watch))
@@ -204,7 +212,7 @@ class AgentCrew:
         while self._listening is None:
             if link.down or now_ns() > until_ns:
                 reason = link.reason or f"no agent on {link.name} that listens"
-                raise LaunchError(reason, status=exits.UNAVAILABLE)
+                raise HostLost(reason, status=exits.UNAVAILABLE)
             for key, _ in self._selector.select(0.1):
                 key.data()
             self.attend()
@@ -227,15 +235,18 @@ class AgentCrew:
         for station in self._stations.values():
             if station.link is not None:
                 station.link.attend()
-            if station.left and now_ns() > station.fence_ns and not self._is_asked(station):
+            if station.left and now_ns() > station.fence_ns and not station.asked:
                 station.left = ()
+        self._bury()
         if self._refused is not None:
             refused, self._refused = self._refused, None
             raise LaunchError(refused.text, status=refused.status)
 
-    def _is_asked(self, station: Station) -> bool:
-        """Whether an agent is there that will tell when nothing is left."""
-        return station.link is not None and station.link.up
+    def _bury(self) -> None:
+        """Take the loss of an agent for the end of its ranks."""
+        cut_off = [member for _, member in self._ranks.values() if member.cut_off]
+        for member in [each for each in cut_off if each.lost()]:
+            self._ended(member)
 
     def cleared(self, member: Member) -> None:
         """The agent's guardian knows."""
@@ -305,27 +316,28 @@ class AgentCrew:
                 member.printed(news)
 
     def _came(self, station: Station, hello: Hello) -> None:
-        """An agent is there; if another was lost, it tells when nothing of that one is left."""
-        if station.left and station.boot == hello.boot and station.link is not None:
-            station.link.say(Check(station.left))
-        else:
+        """An agent is there; if another was lost, it tells when nothing of that one is left.
+
+        It cannot tell of a rank whose number we never learned: for that one time has to pass.
+        """
+        if station.boot != hello.boot:
             station.left = ()
+        elif station.asked and station.left and station.link is not None:
+            station.link.say(Check(station.left))
         station.boot = hello.boot
         station.trouble = ""
 
     def _lost(self, station: Station) -> None:
+        """Remember what may be left there; its ranks are told of in attend()."""
         link, station.link = station.link, None
         if link is None:
             return
         station.trouble = link.reason
         station.failed_ns = now_ns()
         members = [member for where, member in self._ranks.values() if where is station]
-        left = tuple(each.pid for each in members if not each.gone and each.pid)
+        left = tuple(each.pid for each in members if not each.gone)
         if left:
             station.left, station.fence_ns = left, now_ns() + FENCE_NS
-        ended = [each for each in members if not each.gone and each.lost(link.reason)]
-        for member in ended:
-            self._ended(member)
 
 
 def address_of(hellos: Sequence[Hello]) -> str:
@@ -337,10 +349,16 @@ def address_of(hellos: Sequence[Hello]) -> str:
     return next((address for address in seen if address), HOST)
 
 
+def _living_link(station: Station) -> Link:
+    if station.link is None:
+        raise HostLost(station.trouble, status=exits.UNAVAILABLE)
+    return station.link
+
+
 def _hello(station: Station) -> Hello:
-    assert station.link is not None
-    assert station.link.hello is not None
-    return station.link.hello
+    hello = _living_link(station).hello
+    assert hello is not None
+    return hello
 
 
 def _nobody(member: Member) -> None:

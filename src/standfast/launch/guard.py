@@ -2,8 +2,10 @@
 
 Started by guardian.py, one per job. Reads lines from its stdin, a socket whose other end only the
 launcher holds: "+123" (group 123 is in my care), "-123" (it is gone), "!" (all is well). When the
-socket ends without "!", it kills what is left, makes sure, and removes the job's directory. Runs as
-a bare script (`python -I -S guard.py DIRECTORY`), so it imports nothing of ours and costs little.
+socket ends without "!", it kills what is left, and makes sure. In any case it removes the job's
+directory, so that a launcher that is killed in its very last steps leaves nothing, and shared
+memory that was left by ranks which were just forming a group. Runs as a bare script
+(`python -I -S guard.py DIRECTORY`), so it imports nothing of ours and costs little.
 """
 
 from __future__ import annotations
@@ -15,17 +17,22 @@ import sys
 import time
 
 LIMIT_S = 4.0
+SHARED_MEMORY = "/dev/shm"
+"""Where Linux shows segments; elsewhere there is no way to list them."""
+SEGMENT = "sf-"
+"""Followed by the maker's process and "-": core/fabric/shm/segment.h."""
 
 
 def main(directory: str) -> None:
-    """Wait for the launcher's end and clean up after it."""
+    """Wait for the launcher's end, and clean up after it."""
     os.chdir("/")
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(each, signal.SIG_IGN)
     groups, orderly = listen(0)
     if not orderly:
-        kill(groups, time.monotonic() + LIMIT_S)
-        remove(directory)
+        kill(set(groups), time.monotonic() + LIMIT_S)
+    sweep(groups)
+    remove(directory)
 
 
 def listen(descriptor: int) -> tuple[set[int], bool]:
@@ -50,6 +57,29 @@ def kill(groups: set[int], deadline_s: float) -> None:
         groups = {group for group in groups if _kill(group)}
         if groups:
             time.sleep(0.02)
+
+
+def sweep(killed: set[int]) -> None:
+    """Remove segments whose makers were killed or are gone: their names are for forming only."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(SHARED_MEMORY):
+            maker = name.removeprefix(SEGMENT).partition("-")[0]
+            if name.startswith(SEGMENT) and maker.isdecimal() and is_gone(int(maker), killed):
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(SHARED_MEMORY, name))
+
+
+def is_gone(pid: int, killed: set[int]) -> bool:
+    """Whether there is no such process any more; one that we killed may be left as a zombie."""
+    if pid in killed:
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False
 
 
 def remove(directory: str) -> None:

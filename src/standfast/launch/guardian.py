@@ -61,7 +61,7 @@ class Guardian:
         self._say(f"-{group}")
 
     def close(self) -> None:
-        """Take leave; afterwards nothing is killed and no process of ours is left."""
+        """Take leave; nothing is killed, the directory is removed, no process of ours is left."""
         self._say("!")
         self._line.close()
         try:

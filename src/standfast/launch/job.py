@@ -23,7 +23,7 @@ from standfast.launch.policy import Size, next_size
 from standfast.launch.process import Program
 from standfast.launch.program import cannot_exec, find_program
 from standfast.launch.segments import sweep_segments
-from standfast.launch.spec import JobSpec, LaunchError
+from standfast.launch.spec import HostLost, JobSpec, LaunchError
 from standfast.launch.stdin import Stdin
 from standfast.launch.workspace import report_directory
 
@@ -102,14 +102,14 @@ class Job:
         self._id = chronicle.ledger.job_id
         self._key = os.urandom(32).hex()
         self._began_ns = now_ns()
+        self._lost_early = 0
 
     def run(self) -> int:
         """Form the group until it ended well, or must not be formed again."""
         chronicle, output = self._chronicle, self._shop.output
-        size = self._muster()
-        if size < 0:
-            return self._stopped_early(-size)
-        record = self._generation(1, size)
+        record = self._form(1)
+        if isinstance(record, int):
+            return self._stopped_early(record)
         from standfast.launch.story import Story  # ranks started earlier without it
 
         story = Story(self._spec, self._id, self._began_ns)
@@ -121,11 +121,10 @@ class Job:
             chronicle.ledger.restarting(
                 number, story.restarts + 1, self._spec.restarts, story.pause_s
             )
-            signalled = self._pause(story.pause_s)
-            size = -signalled if signalled else self._muster()
-            if size < 0:
-                return self._stopped_early(-size)
-            self._judge(story, self._generation(number, size))
+            record = self._pause(story.pause_s) or self._form(number)
+            if isinstance(record, int):
+                return self._stopped_early(record)
+            self._judge(story, record)
         output.say(story.last_words())
         if self._spec.json:
             output.out.push(f"{story.json()}\n".encode())
@@ -153,6 +152,24 @@ class Job:
 
         if isinstance(self._shop.crew, AgentCrew):
             self._shop.crew.ban(host)
+
+    def _form(self, number: int) -> GenerationRecord | int:
+        """Run a generation on the hosts that there are; the signal that came before it, if one did.
+
+        Where an agent is lost before a rank was started, the hosts are asked again: nothing has
+        run, so it is no generation. So that it has an end, that may happen as often as a restart.
+        """
+        while True:
+            size = self._muster()
+            if size < 0:
+                return -size
+            try:
+                return self._generation(number, size)
+            except HostLost as lost:
+                if self._lost_early >= self._spec.restarts:
+                    raise
+                self._lost_early += 1
+                self._shop.output.say([f"standfast: {lost.message}; asking the hosts again"])
 
     def _generation(self, number: int, size: int) -> GenerationRecord:
         formation = Formation(job_id=self._id, generation=number, size=size, key=self._key)

@@ -17,7 +17,7 @@ from typing import Any
 
 from standfast.launch.chronicle import RECORD
 from standfast.launch.parts import process_start
-from standfast.launch.workspace import PREFIX, parent_of
+from standfast.launch.workspace import owner_of, parent_of
 
 
 def living_jobs(environ: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -25,23 +25,30 @@ def living_jobs(environ: Mapping[str, str]) -> list[dict[str, Any]]:
     parent = parent_of(environ)
     records = []
     for name in sorted(os.listdir(parent)):
-        if name.startswith(PREFIX):
-            record = _read(os.path.join(parent, name))
+        owner = owner_of(name)
+        if owner is not None:
+            record = _read(os.path.join(parent, name), owner)
             if record is not None:
                 records.append(record)
     return sorted(records, key=lambda record: float(record["since"]))
 
 
-def _read(directory: str) -> dict[str, Any] | None:
-    """Return the record of a job whose launcher lives."""
+def _read(directory: str, owner: int) -> dict[str, Any] | None:
+    """Return the record of a job whose launcher lives.
+
+    An agent's directory has none, and a launcher's none yet in its first moments: they stay as long
+    as their owner lives.
+    """
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         status = os.lstat(directory)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
             return None
-        with open(os.path.join(directory, RECORD), encoding="utf-8") as file:
-            record: dict[str, Any] = json.load(file)
-        if is_owner(record, process_start(int(record["pid"]))):
-            return record
+        start = process_start(owner)
+        if start:
+            with open(os.path.join(directory, RECORD), encoding="utf-8") as file:
+                record: dict[str, Any] = json.load(file)
+            if is_owner(record, start):
+                return record
         shutil.rmtree(directory, ignore_errors=True)
     return None
 

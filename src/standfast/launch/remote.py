@@ -48,6 +48,11 @@ class RemoteRank:
         return f"{self.pid} on {self.host}"
 
     @property
+    def cut_off(self) -> bool:
+        """Whether its agent is gone, and this was not taken for its end yet."""
+        return self._link.down and not self.gone
+
+    @property
     def running(self) -> bool:
         """Whether the leader has not ended."""
         return self.ended_ns is None
@@ -117,14 +122,14 @@ class RemoteRank:
         """A piece of its output came."""
         self.streams[news.stderr].feed(news.data)
 
-    def lost(self, reason: str) -> bool:
+    def lost(self) -> bool:
         """Its agent is gone, and so is the rank; whether that is what ended it."""
         for stream in self.streams:
             stream.feed(b"")
         was_running = self.running
         if was_running:
             self._status = -signal.SIGKILL
-            self._lost = reason
+            self._lost = self._link.reason
             self.ended_ns = now_ns()
         self.gone = True
         return was_running

@@ -83,3 +83,7 @@ class LaunchError(Exception):
         self.status = status
         self.hint = hint
         super().__init__(message if hint is None else f"{message}\nhint: {hint}")
+
+
+class HostLost(LaunchError):
+    """An agent was lost before any rank of a generation was started; it may be asked again."""
