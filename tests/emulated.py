@@ -15,6 +15,8 @@ from typing import Any
 from standfast.testing import emulator
 
 MACS = 8
+PROMPT_S = 6.0
+"""A fault is told without waiting for a limit; tests/death measures what is promised, 1 s."""
 
 
 def fabric_text(macs: int = MACS, *, cables: int = 1, head: str = "") -> str:

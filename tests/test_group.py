@@ -21,7 +21,8 @@ from standfast import Group, errors, splitting
 from standfast.settings import Settings
 from tests.ranks import Ended, Job, Pool, be_killed, run_ranks
 
-PROMPT_S = 1.0
+PROMPT_S = 5.0
+"""What is promised is 1 s, which tests/death measures; here it is only no waiting for a limit."""
 
 
 def caught(group: Group, call: Any, *args: Any, **kwargs: Any) -> errors.StandfastError:
@@ -364,7 +365,7 @@ def test_abort(pool: Pool) -> None:
 
 def time_out(group: Group) -> dict[str, Any]:
     if group.rank == 1:
-        time.sleep(1)
+        time.sleep(2)
     return caught(group, group.all_sum, np.ones(3), timeout_s=0.2).to_dict()
 
 
@@ -372,7 +373,7 @@ def test_timeout(pool: Pool) -> None:
     """timeout_s bounds an operation: NoProgress on all ranks, telling for whom one waited."""
     ended = pool.run(3, time_out)
     assert {rank.value["type"] for rank in ended} == {"NoProgress"}
-    assert 0.1 < ended[0].value["waited_s"] < 0.9, "whoever came first has told the others"
+    assert 0.1 < ended[0].value["waited_s"] < 1.9, "whoever came first has told the others"
 
 
 def mismatch(group: Group) -> dict[str, Any]:

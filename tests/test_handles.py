@@ -17,7 +17,7 @@ import standfast
 from standfast import Group, errors
 from tests.ranks import Pool, be_killed, run_ranks
 
-PROMPT_S = 1.0
+PROMPT_S = 5.0
 
 
 def plain(group: Group) -> list[Any]:

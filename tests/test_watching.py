@@ -129,7 +129,7 @@ def test_the_threads_end_with_the_watch() -> None:
     began_s = time.monotonic()
     watch.end()
     assert "watch-herald" not in [thread.name for thread in threading.enumerate()]
-    assert time.monotonic() - began_s < 1.0
+    assert time.monotonic() - began_s < 5.0
 
 
 def test_in_a_forked_child() -> None:

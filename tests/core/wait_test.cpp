@@ -219,7 +219,7 @@ TEST_CASE_TEMPLATE("wait: what ends it", Fabric, EVERY_FABRIC) {
       CHECK(rig.waiter.waiting_for() == (one.expected == Outcome::kOk ? -1 : 1));
       CHECK(rig.waiter.waited() > 0);
     }
-    CHECK(quickest < 40 * kMillisecond);
+    CHECK(quickest < kQuick);
   }
 }
 
@@ -288,8 +288,10 @@ TEST_CASE("wait: a signal wakes the sleeper") {
   struct sigaction before{};
   ours.sa_handler = [](int) { wants_interrupt = true; };
   sigaction(SIGUSR1, &ours, &before);
+  // A nap takes 100 ms. The quickest of several: a busy machine is late now and then.
+  constexpr Nanos kQuick = 40 * kMillisecond;
   Nanos quickest = kNever;
-  for (int run = 0; run < 5; ++run) {
+  for (int run = 0; run < 20 && quickest >= kQuick; ++run) {
     Rig rig;
     const auto peer = rig.connect(Shm::make());
     std::byte memory{};
@@ -303,11 +305,11 @@ TEST_CASE("wait: a signal wakes the sleeper") {
     quickest = std::min(quickest, waiting.returned_ns() - sent);
   }
   sigaction(SIGUSR1, &before, nullptr);
-  CHECK(quickest < 40 * kMillisecond);
+  CHECK(quickest < kQuick);
 }
 
 // Waiting long costs next to nothing: less than 5 % of a core; 15 % where it has to look all the
-// time, which is a few microseconds every 200. The cheapest of three waits counts: other work on
+// time, which is a few microseconds every 200. The cheapest of several waits counts: other work on
 // the machine makes each look dearer.
 TEST_CASE_TEMPLATE("wait: no processor time is burnt", Fabric, EVERY_FABRIC) {
   constexpr Nanos kWait = 300 * kMillisecond;
@@ -319,8 +321,10 @@ TEST_CASE_TEMPLATE("wait: no processor time is burnt", Fabric, EVERY_FABRIC) {
   std::byte memory{};
   for (const bool is_receiving : {true, false}) {
     CAPTURE(is_receiving);
+    const int percent = rig.wires[1]->must_be_polled() ? 15 : 5;
+    const Nanos allowed = kWait * percent / 100 * test::kSlowness;
     Nanos cheapest = kNever;
-    for (int waits = 0; waits < 3;) {
+    for (int waits = 0; waits < 10 && cheapest >= allowed;) {
       rig.waiter.begin(limit(kWait));
       const Nanos before = thread_cpu_ns();
       const Outcome outcome = is_receiving ? rig.receive(1, 1, &memory, 1)
@@ -330,8 +334,7 @@ TEST_CASE_TEMPLATE("wait: no processor time is burnt", Fabric, EVERY_FABRIC) {
       cheapest = std::min(cheapest, thread_cpu_ns() - before);
       ++waits;
     }
-    const int percent = rig.wires[1]->must_be_polled() ? 15 : 5;
-    CHECK(cheapest < kWait * percent / 100 * test::kSlowness);
+    CHECK(cheapest < allowed);
   }
 }
 

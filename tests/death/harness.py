@@ -313,6 +313,10 @@ class Case:
         allowed = limit_s + allowance_s(from_ns)
         assert took <= allowed, f"{label}: {took:.3f} s, promised {limit_s} s\n{self.story()}"
 
+    def allowed_s(self, promised_s: float) -> float:
+        """Return the limit of what was promised, as it is unless the machine itself was late."""
+        return promised_s + allowance_s(self.began_ns)
+
     def finish(self, *but: int, statuses: Mapping[int, int] | None = None) -> None:
         """Let the survivors end, and assert that they end well (or with the given status)."""
         living = [rank for rank in self.others(*but) if self.ranks[rank].status is None]

@@ -49,7 +49,7 @@ def kill_waiting(nursery: Nursery, op: str, fabric: str, topology: str, victim: 
             check_death(case, rank, victim, killed_ns, f"{op} {fabric} {topology}")
         case.tell(late)
         error = case.error(late)
-        assert error["took_s"] < 0.5, f"the late rank waited\n{case.story()}"
+        assert error["took_s"] < case.allowed_s(0.5), f"the late rank waited\n{case.story()}"
         check_death(case, late, victim, killed_ns, None, began=False)
         check_aftermath(case, case.others(victim))
 
@@ -142,9 +142,9 @@ def test_eight_ranks(nursery: Nursery) -> None:
         for rank in case.others(5):
             check_death(case, rank, 5, killed_ns, "eight ranks shm", began=False)
         before = {rank: case.cpu_s(rank) for rank in case.others(5)}
-        case.pause(0.5)
+        case.pause(1.0)
         for rank, cpu_s in before.items():
-            assert case.cpu_s(rank) - cpu_s < 0.1, f"rank {rank} spins on\n{case.story()}"
+            assert case.cpu_s(rank) - cpu_s < 0.2, f"rank {rank} spins on\n{case.story()}"
         check_aftermath(case, case.others(5))
 
 

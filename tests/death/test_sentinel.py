@@ -103,7 +103,7 @@ def test_it_goes_with_the_group(nursery: Nursery) -> None:
         closed = case.wait(1, "closed")
         assert "error" not in closed.fields
         # Rank 0 ends the link in answer to the goodbye. Its sentinel must not keep it open.
-        assert closed["took_s"] < 0.2, closed
+        assert closed["took_s"] < case.allowed_s(0.5), closed
         assert _children(case.ranks[1].pid) == []
         assert [len(sentinels(case.ranks[rank].pid)) for rank in (0, 2)] == [1, 1]
         case.finish()

@@ -85,7 +85,9 @@ def test_ctrl_c(nursery: Nursery, op: str, fabric: str) -> None:
         for rank in case.others():
             case.wait(rank, "state")
         again = [event for event in case.ranks[victim].events if event.name == "again"]
-        assert all(event["took_s"] < 0.5 and "error" in event.fields for event in again), again
+        assert all("error" in event.fields for event in again), again
+        allowed_s = case.allowed_s(0.5)
+        assert all(event["took_s"] < allowed_s for event in again), again
         case.finish()
 
 

@@ -82,7 +82,8 @@ signal.signal(signal.SIGINT, stop)
 
 def test_ctrl_c_twice_kills_at_once(tmp_path: Path) -> None:
     """A second Ctrl-C kills what ignores the first, long before the grace is over."""
-    launcher, pids = start_ranks(tmp_path, STUBBORN + FAMILY.replace("SIG_DFL", "SIG_IGN"))
+    code = STUBBORN + FAMILY.replace("SIG_DFL", "SIG_IGN")
+    launcher, pids = start_ranks(tmp_path, code, "--grace-s", "35")
     launcher.send_signal(signal.SIGINT)
     assert launcher.stderr is not None
     assert b"a second one kills at once" in launcher.stderr.readline()
@@ -91,7 +92,7 @@ def test_ctrl_c_twice_kills_at_once(tmp_path: Path) -> None:
     launcher.send_signal(signal.SIGINT)
     ended = finish(launcher, began_s)
     assert ended.status == 130
-    assert ended.seconds < 5
+    assert ended.seconds < 30
     assert "ended by SIGKILL" in ended.rank_line(0)
     assert not any(lives(pid) for pid in pids)
 
@@ -239,13 +240,14 @@ def test_ignored_sigint_stays_ignored(tmp_path: Path) -> None:
 def test_a_failure_before_ctrl_c_stays_the_cause(tmp_path: Path) -> None:
     """Ctrl-C during the grace ends the wait; the cause is still the rank that failed."""
     code = f"if RANK == 0: wait_for({str(tmp_path / 'rank1')!r}); sys.exit(6)\n"
-    launcher = start(["-n", "2", "--restarts", "5"], [*python(code + READY), str(tmp_path)])
+    options = ["-n", "2", "--restarts", "5"]
+    launcher = start([*options, "--grace-s", "35"], [*python(code + READY), str(tmp_path)])
     assert launcher.stderr is not None
     assert b"rank 0 failed (exit 6)" in launcher.stderr.readline()
     launcher.send_signal(signal.SIGINT)
     ended = finish(launcher)
     assert ended.status == 6
-    assert ended.seconds < 8
+    assert ended.seconds < 30
     assert "stopped" in ended.rank_line(1)
     assert "forming" not in ended.err
 

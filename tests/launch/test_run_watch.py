@@ -62,12 +62,12 @@ def test_rank_0_may_be_done_first(tmp_path: Path) -> None:
     """Its warden stays for the others, who are watched to their end."""
     code = "if RANK == 0: sys.exit(0)\ntime.sleep(1.5 if RANK == 1 else 0)\n"
     code += "if RANK == 1: os.kill(os.getpid(), signal.SIGKILL)\nforever()"
-    ended = run_code(WATCH, code)
+    ended = run_code([*WATCH, "--grace-s", "35"], code)
     assert ended.status == 137, ended.err
     assert "finished" in ended.rank_line(0)
     assert "[r2] standfast: rank 1 on " in ended.err
     assert "exit 75" in ended.rank_line(2)
-    assert ended.seconds < 10.0
+    assert ended.seconds < 30.0
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_a_frozen_program_is_given_up(tmp_path: Path) -> None:
     pids_in(*[tmp_path / str(rank) for rank in range(3)])
     began_s = time.monotonic()
     ended = finish(launcher)
-    assert time.monotonic() - began_s < 6.0
+    assert time.monotonic() - began_s < 15.0, "that was the usual limit of 20 s"
     assert ended.status == 75, ended.err
     assert "cause" in ended.rank_line(1)
     for rank in (0, 2):

@@ -59,7 +59,7 @@ def test_a_real_look(listener: socket.socket) -> None:
     """For an address that answers: the route's source, and another process's success, soon."""
     began_s = time.monotonic()
     seen = look(Endpoint("127.0.0.1", listener.getsockname()[1]))
-    assert time.monotonic() - began_s < second_look.LIMIT_S + 0.5
+    assert time.monotonic() - began_s < second_look.LIMIT_S + 5.0
     assert seen.source == "127.0.0.1"
     assert seen.elsewhere in (True, None)  # None: the machine was too busy to start it in time
     assert "there is a route from 127.0.0.1" in evidence(seen)

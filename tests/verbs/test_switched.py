@@ -13,7 +13,7 @@ import pytest
 import standfast
 from standfast import Group
 from standfast.errors import StandfastError
-from tests.emulated import Fabric
+from tests.emulated import PROMPT_S, Fabric
 from tests.ranks import Job, Pool
 
 DEVICE = "mlx5_0"
@@ -96,7 +96,7 @@ def test_a_dead_peer(profile: str) -> None:
     for rank in (0, 2):
         fields = ended[rank].value
         assert (fields["type"], fields["rank"]) == ("PeerDied", 1), fields
-        assert fields["took_s"] < 2, fields
+        assert fields["took_s"] < PROMPT_S, fields
 
 
 def test_a_device_that_does_not_answer() -> None:
@@ -112,4 +112,4 @@ def test_a_device_that_does_not_answer() -> None:
         assert fields["type"] == "LinkLost", fields
         assert "the peer's device does not answer (RETRY_EXC_ERR)" in fields["cause"], fields
         assert DEVICE in fields["cause"], fields
-        assert fields["took_s"] < 3, fields
+        assert fields["took_s"] < PROMPT_S, fields
