@@ -7,6 +7,9 @@ WERROR ?= OFF
 # Passed on to pytest, to the unit tests of the core, and to the benchmarks.
 PYTEST_ARGS ?=
 CORE_ARGS ?=
+# How many processes they run in, side by side: most tests wait, for a limit to pass or for a peer.
+PYTEST_WORKERS ?= 3
+CORE_SHARDS ?= 3
 BENCH_ARGS ?=
 
 VENV := .venv
@@ -28,7 +31,7 @@ CORE_TESTS := core-plain core-tsan core-asan
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .PHONY: help demo test dev dev-build wheel lint format layering core-test $(CORE_TESTS) \
-        $(CORE_TESTS:%=build-%) pytest test-foreign death-repeat bench clean FORCE
+        $(CORE_TESTS:%=build-%) pytest test-foreign death-repeat chaos bench clean FORCE
 
 help:
 	@echo 'make demo    train on 4 ranks, kill one, go on from the checkpoint'
@@ -162,7 +165,8 @@ $(CORE_TESTS): $(VENV)/group-build
 	@.ci/doctest || { [ $$? -eq 2 ] && exit 0; exit 1; } && .ci/verbs && \
 	$(LOCK) $(STEP) '$@: build' $(MAKE) --no-print-directory build-$@ SANITIZE=$(SANITIZE) && \
 	$(AFTER) && \
-	$(STEP) '$@: run' $(RUN) build/$@/tests/core/standfast_core_tests --no-intro $(CORE_ARGS)
+	$(STEP) '$@: run' .ci/shards $(CORE_SHARDS) \
+	  $(RUN) build/$@/tests/core/standfast_core_tests --no-intro $(CORE_ARGS)
 
 $(CORE_TESTS:%=build-%): build-%:
 	@$(CONFIGURE) -B build/$* -DSTANDFAST_MODULE=OFF -DSTANDFAST_TESTS=ON \
@@ -174,7 +178,8 @@ pytest: $(VENV)/group-test $(VENV)/mlx $(VENV)/installed
 	@.ci/network
 	@.ci/verbs
 	@echo '== pytest'
-	@env -u PYTHONPATH EXPECT_INSTALLED=1 $(BIN)/pytest -p no:cacheprovider $(PYTEST_ARGS)
+	@env -u PYTHONPATH EXPECT_INSTALLED=1 $(BIN)/pytest -p no:cacheprovider \
+	  -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 # Jobs of other libraries, with and without the watch; and our ranks under others' launchers. Those
 # have a Python of their own: torch alone is ten times as large as all the rest. PyPI's torch for
@@ -211,6 +216,12 @@ test-foreign: $(VENV)/group-test $(VENV)/installed $(FOREIGN)/ready build/mpich/
 REPEAT ?= 200
 death-repeat: $(VENV)/group-test $(VENV)/installed
 	$(BIN)/python tests/death/repeat.py $(REPEAT)
+
+# Random kills of anything that belongs to a job; each seed has its own. Linux, as root.
+KILLS ?= 1000
+SEED ?=
+chaos: $(VENV)/group-test $(VENV)/installed
+	env -u PYTHONPATH $(BIN)/python tests/chaos/storm.py --kills $(KILLS) $(SEED:%=--seed %)
 
 bench: $(VENV)/group-test $(VENV)/installed
 	$(BIN)/python bench/speed.py $(BENCH_ARGS)

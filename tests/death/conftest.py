@@ -1,14 +1,12 @@
-"""The nursery of the death tests, and their summary of detection times."""
+"""The nursery of the death tests."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.death.measures import MEASURES
 from tests.death.processes import Nursery
 
 OPEN_AFTER: dict[str, int] = {}
@@ -31,14 +29,3 @@ def nursery() -> Iterator[Nursery]:
     left = OPEN_AFTER.get("latest", opened) - opened
     nursery.close()
     assert left <= 0, f"the tests have left {left} descriptors open ({before} before the first)"
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print how long deaths took to be raised."""
-    if MEASURES.seconds:
-        terminalreporter.section("death tests: from the fault to the exception")
-        for line in MEASURES.table():
-            terminalreporter.write_line(line)
-        where = Path(os.environ.get("DEATH_TABLE", ""))
-        if where.name:
-            where.write_text("\n".join(MEASURES.table()) + "\n")
