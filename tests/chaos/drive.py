@@ -215,12 +215,17 @@ class Run:
     # --- judgement
 
     def _judge(self) -> None:
+        hit = {(victim, number) for _, victim, number in self.outcome.struck}
         killed = self.outcome.status == -signal.SIGKILL
-        for trace in world.traces_after(GONE_KILLED_S if killed else GONE_S, self._tmp):
+        left = world.traces_after(GONE_KILLED_S if killed else GONE_S, self._tmp)
+        if left and (Victim.GUARDIAN, signal.SIGKILL) in hit:
+            # If guardian and owner were both killed, a directory stays until somebody looks.
+            living_jobs({"TMPDIR": str(self._tmp)})
+            left = world.traces(self._tmp)
+        for trace in left:
             self._complain(f"left behind: {trace}")
         if records := living_jobs({"TMPDIR": str(self._tmp)}):
             self._complain(f"status tells of a job that is over: {records}")
-        hit = {(victim, number) for _, victim, number in self.outcome.struck}
         if self.outcome.status not in allowed_statuses(hit):
             self._complain(f"status {self.outcome.status}, allowed: {allowed_statuses(hit)}")
         if (self._place / "two-at-once").exists():
