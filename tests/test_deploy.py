@@ -1,4 +1,4 @@
-"""What is in examples/deploy is well-formed, agrees with exits.py, and tells ranks who they are."""
+"""What is in examples/deploy is well-formed, agrees with exits.py, and tells who each pod is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import pytest
 import yaml
 
 from standfast import exits
+from standfast.command import run
 from standfast.identity import resolve
+from standfast.launch.options import settle_nodes
 from standfast.settings import rows
 
 DEPLOY = Path(__file__).resolve().parents[1] / "examples/deploy"
@@ -33,10 +35,12 @@ SETS = {
         "LWS_LEADER_ADDRESS": "model-0.model.default",
     },
 }
-EXPECTED = {
-    "jobset.yaml": (4, "digits-ranks-0-0.digits:29400", 2),
-    "indexed-job.yaml": (4, "digits-0.digits:29400", 1),
-    "leaderworkerset.yaml": (2, "model-0.model.default:29400", 1),
+# Pods that are a rank each: ranks, meeting point, generation.
+EXPECTED = {"indexed-job.yaml": (4, "digits-0.digits:29400", 1)}
+# Pods that run a launcher each: nodes, meeting point, start of the job, ranks of all nodes.
+NODES = {
+    "jobset.yaml": (2, "digits-ranks-0-0.digits:29400", 2, 4),
+    "leaderworkerset.yaml": (2, "model-0.model.default:29400", 1, 4),
 }
 MANIFESTS = sorted(SETS)
 
@@ -70,18 +74,39 @@ def environment_of(name: str) -> dict[str, str]:
     return environ
 
 
-@pytest.mark.parametrize("name", MANIFESTS)
+@pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_a_pod_knows_who_it_is(name: str) -> None:
     """The manifest's variables and the cluster's make a rank with a meeting point."""
     who = resolve(environ=environment_of(name))
     assert (who.rank, who.size, who.coordinator, who.generation) == (1, *EXPECTED[name])
 
 
+def options_of(name: str) -> dict[str, Any]:
+    """Return what `standfast run` makes of the container's command and variables."""
+    (container,) = [each for group in found(documents(name), "containers") for each in group]
+    program, command, *words = [*container["command"], *container["args"]]
+    assert (program, command) == ("standfast", "run")
+    options = dict(run.make_context("run", words).params)
+    settle_nodes(options, environment_of(name))
+    return options
+
+
+@pytest.mark.parametrize("name", sorted(NODES))
+def test_a_pods_launcher_knows_its_node(name: str) -> None:
+    """The command line is one that `standfast run` takes; variables make a node with a leader."""
+    options = options_of(name)
+    node = options["node"]
+    assert node.rank == 1
+    seen = (node.count, str(node.coordinator), node.attempt, options["ranks"])
+    assert seen == NODES[name]
+    assert options["command"][0] == "python"
+
+
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_variables_are_ours(name: str) -> None:
     """Each STANDFAST_ variable is one that something reads."""
     settings = {variable for row in rows() for variable in row.variables}
-    identity = {"LAUNCHER", "WORLD_SIZE", "COORDINATOR", "PORT", "GENERATION", "JOB_ID"}
+    identity = {"LAUNCHER", "WORLD_SIZE", "COORDINATOR", "PORT", "GENERATION", "JOB_ID", "NNODES"}
     known = settings | {f"STANDFAST_{word}" for word in identity}
     for variable in environment_of(name):
         assert not variable.startswith("STANDFAST_") or variable in known
@@ -89,17 +114,15 @@ def test_variables_are_ours(name: str) -> None:
 
 @pytest.mark.parametrize("name", MANIFESTS)
 def test_numbers_agree(name: str) -> None:
-    """Port and number of ranks are the same wherever they are written."""
-    environ = environment_of(name)
+    """Port and number of pods are the same wherever they are written."""
+    pods, coordinator = ({**EXPECTED, **NODES})[name][:2]
     (port,) = found(documents(name), "containerPort")
-    who = resolve(environ=environ)
-    assert who.coordinator is not None
-    assert who.coordinator.endswith(f":{port}")
+    assert coordinator.endswith(f":{port}")
     if name == "leaderworkerset.yaml":
-        assert found(documents(name), "size") == [who.size]
+        assert found(documents(name), "size") == [pods]
     else:
-        assert found(documents(name), "parallelism") == [who.size]
-        assert found(documents(name), "completions") == [who.size]
+        assert found(documents(name), "parallelism") == [pods]
+        assert found(documents(name), "completions") == [pods]
 
 
 @pytest.mark.parametrize("name", ["jobset.yaml", "indexed-job.yaml"])

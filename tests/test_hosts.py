@@ -7,7 +7,7 @@ import json
 import pytest
 
 from standfast.errors import ConfigError
-from standfast.hosts import Host, HostFile, mlx_json, parse, parse_list
+from standfast.hosts import FORMATS, Host, HostFile, mlx_json, parse, parse_list, written
 
 MESH = [
     {"ssh": "m1", "ips": ["10.0.0.1"], "rdma": [None, "rdma_en5", ["rdma_en4", "rdma_en3"]]},
@@ -132,3 +132,32 @@ def test_rdma_is_per_host() -> None:
     pair = (Host("a", 2, rdma=((), ("x",))), Host("b", 1, rdma=(("y",), ())))
     with pytest.raises(ValueError, match="one rank"):
         mlx_json(HostFile(pair))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a slots=2\nb\n", "a:2\nb:1\n", "10.0.0.1\n10.0.0.2\n", "me@[fd00::1]:2\n", '[{"ssh": "a"}]'],
+)
+@pytest.mark.parametrize("form", FORMATS)
+def test_each_form_becomes_each_other(text: str, form: str) -> None:
+    """What is written has the same ranks on the same hosts, and is written the same again."""
+    file = parse(text, name="x")
+    first = written(file, form)
+    again = parse(first, name="y")
+    assert [host.ssh for host in again.ranks()] == [host.ssh for host in file.ranks()]
+    assert written(parse(first, name="y"), form) == first
+
+
+@pytest.mark.parametrize("around", [{}, {"backend": "jaccl"}, {"envs": ["A=1"]}])
+def test_mlx_is_read_back(around: dict[str, object]) -> None:
+    """Both of MLX's forms lose nothing on the way through."""
+    file = parse(json.dumps({**around, "hosts": MESH}), name="x")
+    assert parse(written(file, "mlx"), name="y") == file
+    assert written(file, "mlx").startswith("{" if around else "[")
+
+
+@pytest.mark.parametrize("form", ["openmpi", "hydra"])
+def test_what_a_form_has_no_place_for(form: str) -> None:
+    """It is named, not dropped."""
+    with pytest.raises(ConfigError, match="no place for ips, rdma, envs"):
+        written(HostFile(parse(json.dumps(MESH), name="x").hosts, envs=("A=1",)), form)

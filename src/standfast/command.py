@@ -10,12 +10,20 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from standfast import exits
-from standfast.launch.options import read_hosts, settle_environment, settle_ranks
+from standfast.launch.options import (
+    read_hosts,
+    settle_environment,
+    settle_nodes,
+    settle_ranks,
+)
+
+if TYPE_CHECKING:
+    from standfast.launch.spec import JobSpec
 
 
 def _from_0(_ctx: click.Context, _param: click.Parameter, seconds: float | None) -> float | None:
@@ -74,6 +82,7 @@ def cli(ctx: click.Context, version: bool) -> None:
     sections={
         "Ranks": ("ranks", "watch"),
         "Hosts": ("hosts", "hostfile", "ssh", "python", "env"),
+        "A launcher on each node": ("nnodes", "node_rank", "coordinator", "wait_nodes_s"),
         "Forming again": ("restarts", "min_ranks", "wait_refill_s", "spares", "checkpoint"),
         "Limits": ("timeout_s", "grace_s", "kill_after_s"),
         "Input and output": ("stdin", "json", "log_dir", "events", "on_fault"),
@@ -102,7 +111,8 @@ Example:
     metavar="N",
     envvar="STANDFAST_RUN_RANKS",
     show_envvar=True,
-    help="How many ranks to start. With hosts by default as many as they have room for.",
+    help="How many ranks to start; with --nnodes on each node. With hosts by default as many as"
+    " they have room for.",
 )
 @click.option(
     "--hosts",
@@ -144,6 +154,36 @@ Example:
     multiple=True,
     help="A variable for the ranks. Without a value: hand on the launcher's own. On this machine"
     " ranks have all of them, on other hosts STANDFAST_... and these.",
+)
+@click.option(
+    "--nnodes",
+    type=click.IntRange(1, 4096),
+    metavar="N",
+    help="This command is run on each of N nodes, by a scheduler or by hand (STANDFAST_NNODES)."
+    " Slurm, LeaderWorkerSet, Indexed Jobs, Kubeflow and SkyPilot say it themselves.",
+)
+@click.option(
+    "--node-rank",
+    type=click.IntRange(min=0),
+    metavar="R",
+    help="Which of them this is, from 0 (STANDFAST_NODE_RANK). Node 0's launcher is the job's: it"
+    " has the output and the report, and its --restarts, --events and the like count.",
+)
+@click.option(
+    "--coordinator",
+    metavar="HOST:PORT",
+    help="Where node 0's launcher listens for the others (STANDFAST_COORDINATOR).",
+)
+@click.option(
+    "--wait-nodes-s",
+    type=float,
+    callback=_above_0,
+    metavar="SECONDS",
+    default=300.0,
+    show_default=True,
+    envvar="STANDFAST_RUN_WAIT_NODES_S",
+    show_envvar=True,
+    help="How long the nodes' launchers wait for each other at the start.",
 )
 @click.option(
     "--watch",
@@ -278,19 +318,28 @@ def run(ctx: click.Context, /, command: tuple[str, ...], **options: Any) -> None
     """Start N ranks of PROGRAM, prefix their output, and report who failed first and why."""
     from standfast.launch.spec import JobSpec, LaunchError
 
-    settle_ranks(options)
-    if options["watch"]:
-        _check_watch(ranks=options["ranks"], grace_s=options["grace_s"])
-    settle_environment(options, os.environ)
-    _open_standard_streams()
-    spec = JobSpec(command=command, **options)
     try:
-        from standfast.launch.job import run_job
-
-        ctx.exit(run_job(spec))
+        settle_nodes(options, os.environ)
+        settle_ranks(options)
+        if options["watch"]:
+            _check_watch(ranks=options["ranks"], grace_s=options["grace_s"])
+        settle_environment(options, os.environ)
+        _open_standard_streams()
+        ctx.exit(_run(JobSpec(command=command, **options)))
     except LaunchError as error:
-        _say_launch_error(error, error.status, json=spec.json)
+        _say_launch_error(error, error.status, json=options["json"])
         ctx.exit(error.status)
+
+
+def _run(spec: JobSpec) -> int:
+    """Be the job's launcher, or that of a node which serves node 0's."""
+    if spec.node is not None and spec.node.rank > 0:
+        from standfast.launch.node import run_node
+
+        return run_node(spec, spec.node)
+    from standfast.launch.job import run_job
+
+    return run_job(spec)
 
 
 def _check_watch(*, ranks: int, grace_s: float) -> None:
@@ -329,6 +378,72 @@ def status(ctx: click.Context, json: bool) -> None:
         ctx.exit(exits.UNAVAILABLE)
     failed = any(job["state"] in ("failed", "restarting") for job in jobs)
     ctx.exit(exits.RETRY if failed else exits.OK)
+
+
+@cli.command(
+    name="hosts",
+    short_help="Write a host file, in the form of MLX, Open MPI or Hydra.",
+    epilog="""\b
+Exit status:
+  0   written
+  78  the host file is wrong, or the form has no place for what it says
+
+\b
+Examples:
+  standfast hosts --hosts a,b:2 > hosts.json
+  standfast hosts --hostfile hosts.json --format openmpi""",
+)
+@click.option("--hosts", metavar="HOST[:N],...", help="Hosts, with N ranks on each (1).")
+@click.option(
+    "--hostfile",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    metavar="FILE",
+    help="A file in any of the forms, or a list of addresses; `-` is stdin.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["mlx", "openmpi", "hydra"]),
+    default="mlx",
+    show_default=True,
+    help="Only MLX's JSON has a place for addresses, RDMA devices, a backend and variables.",
+)
+@click.option(
+    "--backend",
+    metavar="NAME",
+    help="What mlx.launch is to use: ring, jaccl, jaccl-ring, ...; makes an object of the list.",
+)
+@click.option(
+    "--env",
+    "envs",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A variable for each rank; makes an object of the list.",
+)
+@click.pass_context
+def write_hosts(
+    ctx: click.Context,
+    hosts: str | None,
+    hostfile: str | None,
+    form: str,
+    backend: str | None,
+    envs: tuple[str, ...],
+) -> None:
+    """Write a host file to stdout.
+
+    MLX's form is a list, or an object if there is a backend or a variable.
+    """
+    from standfast.errors import ConfigError
+    from standfast.launch.options import convert_hosts
+
+    if (hosts is None) == (hostfile is None):
+        raise click.UsageError("give either --hosts or --hostfile.")
+    try:
+        text = convert_hosts(hosts, hostfile, form=form, backend=backend, envs=envs)
+    except ConfigError as error:
+        click.echo(f"standfast: {error}", err=True)
+        ctx.exit(exits.CONFIG)
+    click.echo(text, nl=False)
 
 
 @cli.command(epilog="\b\nExample:\n  standfast explain 75")

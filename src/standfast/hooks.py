@@ -44,6 +44,7 @@ _installed = False
 _previous = sys.excepthook
 _enabled = True
 _explained: tuple[BaseException, StandfastError] | None = None
+_fault_noted = False  # set once, never cleared: no lock
 
 
 def install(enabled: bool = True) -> None:
@@ -88,6 +89,17 @@ def explain(error: BaseException, cause: StandfastError) -> None:
     error.add_note(f"standfast: this is a consequence: {cause}")
     with _lock:
         _explained = (error, cause)
+
+
+def note_fault() -> None:
+    """Note that a group of this process has met a fault."""
+    global _fault_noted  # noqa: PLW0603 - a process's past is one
+    _fault_noted = True
+
+
+def fault_noted() -> bool:
+    """Tell whether any group of this process ever met a fault."""
+    return _fault_noted
 
 
 def open_groups() -> list[Open]:

@@ -1,7 +1,7 @@
 """Files and lists that name the hosts of a job: MLX's JSON, Open MPI's, Hydra's, SkyPilot's. Pure.
 
-The launcher calls `parse` for --hostfile, `parse_list` for --hosts, and `mlx_json` to write one.
-docs/design/launchers.md has the forms and where they come from.
+The launcher calls `parse` for --hostfile and `parse_list` for --hosts; `standfast hosts` writes a
+file with `written`. docs/design/launchers.md has the forms and where they come from.
 """
 
 from __future__ import annotations
@@ -215,14 +215,47 @@ def _check_rdma(hosts: Sequence[Host], name: str) -> None:
                 )
 
 
+FORMATS = ("mlx", "openmpi", "hydra")
+
+
+def written(file: HostFile, form: str) -> str:
+    """Write a host file in one of FORMATS.
+
+    Raises:
+        ConfigError: the form cannot say what the file does, and says nothing of what is left out.
+    """
+    if form == "mlx":
+        return mlx_json(file)
+    left_out = {
+        "ips": any(host.ips for host in file.hosts),
+        "rdma": any(host.rdma for host in file.hosts),
+        "backend": file.backend is not None,
+        "envs": bool(file.envs),
+    }
+    if any(left_out.values()):
+        names = ", ".join(name for name, there in left_out.items() if there)
+        raise ConfigError(f"a host file for {form} has no place for {names}", hint="--format mlx")
+    between = " slots=" if form == "openmpi" else ":"
+    return "".join(f"{_bracketed(host.ssh)}{between}{host.slots}\n" for host in file.hosts)
+
+
+def _bracketed(ssh: str) -> str:
+    """Put an IPv6 address into brackets, where a line would be ambiguous without."""
+    user, at, address = ssh.rpartition("@")
+    return f"{user}{at}[{address}]" if ":" in address else ssh
+
+
 def mlx_json(file: HostFile) -> str:
     """Write a host file that mlx.launch reads as well.
 
     The form is the list where that says all, else the object. A host with several ranks is written
     once for each, since the rank is the position to MLX.
+
+    Raises:
+        ConfigError: a host has RDMA devices and several ranks.
     """
     if any(host.rdma and host.slots > 1 for host in file.hosts):
-        raise ValueError("a host with RDMA devices has one rank in MLX's host file")
+        raise ConfigError("a host with RDMA devices has one rank in MLX's host file")
     hosts = [_mlx_entry(host) for host in file.ranks()]
     if file.backend is None and not file.envs:
         return json.dumps(hosts, indent=2) + "\n"

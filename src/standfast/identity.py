@@ -70,10 +70,15 @@ def resolve(
 ) -> Identity:
     """Return who this rank is: from the arguments, else STANDFAST_*, else a launcher's variables.
 
+    Under an mpirun that says nothing of where ranks meet, mpi4py is asked, if it is installed and
+    `environ` is this process's own: a broadcast, for which all ranks must call.
+
     Raises:
         ConfigError: nothing says it, or only half of it; two sources disagree; a number, address or
             file is not what it must be. Names the variables and their values.
+        RendezvousError: MPI's broadcast did not come.
     """
+    ask_mpi = environ is None
     environ = os.environ if environ is None else environ
     claims = _claims(rank, size, environ, _launchers(environ))
     claim = claims[0]
@@ -87,7 +92,7 @@ def resolve(
         rank=claim.rank.value,
         size=claim.size.value,
         local_rank=_value(Rule(("STANDFAST_LOCAL_RANK",)), launcher.local_rank, environ),
-        coordinator=coordinator or _coordinator(claims, environ),
+        coordinator=coordinator or _coordinator(claims, environ, ask_mpi=ask_mpi),
         generation=_generation(generation, launcher, environ),
         job_id=_job_id(launcher, environ),
         source=claim.seen(),
@@ -231,7 +236,7 @@ def _generation(argument: int | None, launcher: Launcher, environ: Environ) -> i
     return FIRST_GENERATION if found is None else found
 
 
-def _coordinator(claims: Sequence[Claim], environ: Environ) -> str | None:
+def _coordinator(claims: Sequence[Claim], environ: Environ, *, ask_mpi: bool) -> str | None:
     """Return where the ranks meet; None for a group of one, or if rank 0 was handed a listener."""
     given = environ.get("STANDFAST_COORDINATOR")
     if given is not None:
@@ -247,6 +252,11 @@ def _coordinator(claims: Sequence[Claim], environ: Environ) -> str | None:
         return str(Endpoint(meeting.host.strip("[]"), port))
     if alone or (claim.rank.value == 0 and "STANDFAST_LISTEN_FD" in environ):
         return None
+    if ask_mpi and meeting is None and claim.launcher.over_mpi:
+        from standfast import mpi
+
+        if mpi.is_installed():
+            return str(mpi.meeting(claim.rank.value, claim.size.value))
     lacking = "knows no port" if meeting else "has no coordinator"
     ways = [claim.launcher.hint] if claim.launcher.hint and not meeting else []
     ways.append("give every rank the address of rank 0: STANDFAST_COORDINATOR=host:port")

@@ -76,7 +76,8 @@ class Launcher:
 
     name: the word of STANDFAST_LAUNCHER. inside: launchers that lose silently against this one.
     meeting: where ranks meet, or None if the environment does not say; hint: what to do then.
-    job_id: the variables that together name the job.
+    job_id: the variables that together name the job. over_mpi: mpi4py, if it is installed, can
+    carry rank 0's address to the others.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Launcher:
     meeting: Callable[[Environ], Meeting | None] = lambda environ: None
     inside: frozenset[str] = frozenset()
     hint: str | None = None
+    over_mpi: bool = False
 
     def job(self, environ: Environ) -> str | None:
         """Return the job's name: STANDFAST_JOB_ID, else the launcher's own; None without one."""
@@ -281,7 +283,8 @@ LAUNCHERS: tuple[Launcher, ...] = (
         job_id=("PMIX_NAMESPACE",),
         meeting=_meet_under_mpi,
         inside=CLUSTERS,
-        hint="tell mpirun the host of rank 0: -x MASTER_ADDR=host",
+        hint="tell mpirun the host of rank 0: -x MASTER_ADDR=host; or install mpi4py",
+        over_mpi=True,
     ),
     Launcher(
         "mpich",
@@ -291,7 +294,8 @@ LAUNCHERS: tuple[Launcher, ...] = (
         meeting=_meet_under_mpi,
         inside=CLUSTERS,
         hint="tell mpirun the host of rank 0, and a port: "
-        "-genv MASTER_ADDR host -genv STANDFAST_PORT 29400",
+        "-genv MASTER_ADDR host -genv STANDFAST_PORT 29400; or install mpi4py",
+        over_mpi=True,
     ),
     Launcher(
         "slurm",

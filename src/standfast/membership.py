@@ -251,6 +251,7 @@ class Membership:
                 self._over = self._cause
             error = copy.copy(self._cause)
         if first and not isinstance(error, GroupClosed):
+            hooks.note_fault()
             logger.info("%s", error)  # raised next: it needs no second line on stderr
             if self._settings.torch_error_file is not None:
                 torch_report.write(self._settings.torch_error_file, self.rank, error)

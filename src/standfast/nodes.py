@@ -13,6 +13,7 @@ from standfast import slurm
 from standfast.endpoint import Endpoint, parse_endpoint
 from standfast.errors import ConfigError
 from standfast.launchers import (
+    FIRST_GENERATION,
     LAUNCHERS,
     NODE_LAUNCHERS,
     Environ,
@@ -36,7 +37,8 @@ class Node:
 
     rank: 0 to count - 1; node 0 has the coordinator. ranks_per_node: if the environment says it.
     coordinator: host:port of node 0, or None if the environment does not say it. job_id: the same
-    on all nodes, or None. source: the variables, for messages.
+    on all nodes, or None. source: the variables, for messages. attempt: which start of the job this
+    is, as far as the scheduler counts them: STANDFAST_GENERATION, or its own variable; else 1.
     """
 
     rank: int
@@ -45,6 +47,7 @@ class Node:
     coordinator: str | None
     job_id: str | None
     source: str
+    attempt: int = FIRST_GENERATION
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ def resolve(environ: Environ, *, ranks_per_node: int) -> Node | None:
         coordinator=_coordinator(claim.launcher, environ),
         job_id=claim.launcher.job(environ),
         source=claim.seen(),
+        attempt=_attempt(claim.launcher, environ),
     )
 
 
@@ -147,6 +151,11 @@ def _ranks_per_node(row: Launcher, environ: Environ) -> int | None:
     if row.name != "pet" or not text.isdigit():
         return None
     return number("PET_NPROC_PER_NODE", text)
+
+
+def _attempt(row: Launcher, environ: Environ) -> int:
+    found = Rule(("STANDFAST_GENERATION",)).read(environ) or row.generation.read(environ)
+    return found.value if found else FIRST_GENERATION
 
 
 def _coordinator(row: Launcher, environ: Environ) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -147,3 +148,46 @@ def test_the_system_refuses_more_ranks(tmp_path: Path) -> None:
     assert done.returncode == 69
     assert done.stderr == "standfast: cannot start the ranks: Too many open files\n"
     assert processes_with(mark) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--hosts", "a,b:2", "--format", "openmpi"], "a slots=1\nb slots=2\n"),
+        (["--hosts", "a,b:2", "--format", "hydra"], "a:1\nb:2\n"),
+    ],
+)
+def test_hosts_are_written(arguments: list[str], expected: str) -> None:
+    """`standfast hosts` writes the form that is asked for."""
+    done = call("hosts", *arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
+
+
+def test_hosts_for_mlx(tmp_path: Path) -> None:
+    """MLX's JSON, as a list and with a backend as an object, is read back as it was."""
+    path = tmp_path / "hosts.json"
+    path.write_text(call("hosts", "--hosts", "a,b:2").stdout)
+    assert [each["ssh"] for each in json.loads(path.read_text())] == ["a", "b", "b"]
+    assert call("hosts", "--hostfile", str(path)).stdout == path.read_text()
+    words = ["--backend", "jaccl", "--env", "A=1"]
+    done = call("hosts", "--hostfile", str(path), *words)
+    path.write_text(done.stdout)
+    assert json.loads(done.stdout)["backend"] == "jaccl"
+    assert call("hosts", "--hostfile", str(path)).stdout == done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        ([], 2, "either --hosts or --hostfile"),
+        (["--hosts", "a", "--format", "ring"], 2, "'ring' is not one of"),
+        (["--hosts", "a:0"], 78, "'0' is not a number of ranks"),
+        (["--hosts", "a", "--format", "hydra", "--env", "A=1"], 78, "no place for envs"),
+        (["--hosts", "a", "--env", "A"], 78, "'A' is not of the form NAME=value"),
+    ],
+)
+def test_hosts_that_cannot_be_written(arguments: list[str], status: int, words: str) -> None:
+    """Nothing comes to stdout, and stderr says why."""
+    done = call("hosts", *arguments)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert words in done.stderr

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 from standfast.launch.environment import (
     Formation,
     Listeners,
     alone,
-    mlx_ring,
     rank_environment,
     ward_environment,
 )
@@ -55,7 +53,7 @@ def test_identity() -> None:
 
 def test_mlx_learns_where_its_ring_is() -> None:
     """A ring that is described is named, unless the user has described one or JACCL's devices."""
-    formation = dataclasses.replace(FORMATION, mlx_hostfile="/tmp/r/mlx.json")
+    formation = dataclasses.replace(FORMATION, ring_file="/tmp/r/mlx.json")
     place = alone(3, 4)
     found = rank_environment({}, formation, place=place, listeners=None)
     assert found["MLX_HOSTFILE"] == "/tmp/r/mlx.json"
@@ -67,9 +65,38 @@ def test_mlx_learns_where_its_ring_is() -> None:
     assert own["MLX_HOSTFILE"] == "/my"
 
 
-def test_a_ring_as_mlx_reads_it() -> None:
-    """A list of addresses for each rank."""
-    assert json.loads(mlx_ring([7, 8])) == [["127.0.0.1:7"], ["127.0.0.1:8"]]
+def test_jaccl_learns_where_its_devices_are() -> None:
+    """Both sets of names that JACCL reads, ours, and no ring besides, which MLX would prefer."""
+    formation = dataclasses.replace(
+        FORMATION,
+        host="10.0.0.1",
+        ring_file="/tmp/r/mlx.json",
+        devices_file="/tmp/r/devices.json",
+        jaccl_port=7,
+    )
+    found = rank_environment({"JACCL_RANK": "0"}, formation, place=alone(3, 4), listeners=None)
+    for first in ("MLX_IBV_DEVICES", "JACCL_IBV_DEVICES", "STANDFAST_DEVICES"):
+        assert found[first] == "/tmp/r/devices.json"
+    assert found["MLX_JACCL_COORDINATOR"] == found["JACCL_COORDINATOR"] == "10.0.0.1:7"
+    assert found["JACCL_RANK"] == found["MLX_RANK"] == "3"
+    assert not {"MLX_HOSTFILE", "MLX_JACCL_RING", "JACCL_RING"} & found.keys()
+
+    ring = dataclasses.replace(formation, jaccl_ring=True)
+    found = rank_environment({}, ring, place=alone(3, 4), listeners=None)
+    assert found["MLX_JACCL_RING"] == found["JACCL_RING"] == "1"
+
+
+def test_a_users_devices_win() -> None:
+    """Who has described the devices has done so for these ranks; JACCL reads no IPv6."""
+    formation = dataclasses.replace(FORMATION, host="10.0.0.1", devices_file="/d", jaccl_port=7)
+    users = {"JACCL_IBV_DEVICES": "/my.json"}
+    found = rank_environment(users, formation, place=alone(0, 4), listeners=None)
+    assert found["JACCL_IBV_DEVICES"] == "/my.json"
+    assert not {"MLX_IBV_DEVICES", "JACCL_COORDINATOR"} & found.keys()
+    six = dataclasses.replace(formation, host="fd00::1", ring_file="/r")
+    found = rank_environment({}, six, place=alone(0, 4), listeners=None)
+    assert found["MLX_HOSTFILE"] == "/r"
+    assert found["STANDFAST_DEVICES"] == "/d"
 
 
 def test_the_users_own_values_win() -> None:
@@ -89,6 +116,9 @@ def test_an_outer_launcher_does_not_shine_through() -> None:
     """Inside another launcher the ranks are ours alone."""
     outer = {
         "STANDFAST_LISTEN_FD": "5",
+        "STANDFAST_LAUNCHER": "job",
+        "STANDFAST_NODE_RANK": "1",
+        "STANDFAST_NNODES": "2",
         "STANDFAST_RANK": "1",
         "STANDFAST_JOB_ID": "outer",
         "TORCHELASTIC_RUN_ID": "x",
@@ -97,7 +127,8 @@ def test_an_outer_launcher_does_not_shine_through() -> None:
     }
     environment = rank_environment(outer, FORMATION, place=alone(3, 4), listeners=None)
     assert not {name for name in outer if name.startswith("TORCHELASTIC")} & set(environment)
-    assert "STANDFAST_LISTEN_FD" not in environment
+    left_out = {"LISTEN_FD", "LAUNCHER", "NODE_RANK", "NNODES"}
+    assert not {f"STANDFAST_{name}" for name in left_out} & set(environment)
     assert environment["STANDFAST_RANK"] == "3"
     assert environment["STANDFAST_JOB_ID"] == "standfast-1"
     assert environment["STANDFAST_KEY"] == "k" * 64

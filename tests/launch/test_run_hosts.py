@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import getpass
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -323,3 +327,105 @@ sys.exit(0) if GENERATION == 3 else forever()
     sizes = [line.split(": ")[1] for line in sorted(ended.out.splitlines(), key=str.split)]
     assert sorted(sizes) == ["2 ranks"] * 2 + ["4 ranks"] * 8
     assert "going on with 2 ranks" in ended.err
+
+
+def own_config(farm: Farm, tmp_path: Path, *more: str) -> str:
+    """Return an ssh command with a configuration as a user would have it, for one alias."""
+    port = farm.hosts["host-a"].port
+    lines = ["Host gpu", "  HostName 127.0.0.1", f"  Port {port}", f"  User {getpass.getuser()}"]
+    config = tmp_path / "config"
+    common = (farm.directory / "config").read_text()
+    config.write_text("\n".join([*lines, *(f"  {line}" for line in more), common]))
+    return f"ssh -F {config}"
+
+
+@pytest.mark.parametrize("more", [(), ("ProxyJump host-b",)], ids=["alias", "jump"])
+def test_the_users_configuration(farm: Farm, tmp_path: Path, more: tuple[str, ...]) -> None:
+    """An alias with a port and a user, and a jump over another host, work as with ssh itself."""
+    ssh = own_config(farm, tmp_path, *more)
+    ended = run_code(["--ssh", ssh, "--hosts", "gpu:2"], "print(SIZE)")
+    assert ended.status == 0, ended.err
+    assert ended.out.splitlines() == ["[r0 gpu] 2", "[r1 gpu] 2"]
+
+
+def test_a_shared_connection_of_the_users(farm: Farm, tmp_path: Path) -> None:
+    """With the user's own ControlMaster, which outlives ours, the job ends as it should."""
+    control = tmp_path / "m"
+    shared = ("ControlMaster auto", f"ControlPath {control}", "ControlPersist 60")
+    ssh = own_config(farm, tmp_path, *shared)
+    try:
+        for _ in range(2):
+            ended = run_code(["--ssh", ssh, "--hosts", "gpu"], "print(SIZE)")
+            assert (ended.status, ended.out) == (0, "[r0 gpu] 1\n"), ended.err
+        assert control.exists()
+    finally:
+        subprocess.run([*ssh.split(), "-O", "exit", "gpu"], capture_output=True, check=False)
+
+
+def test_ctrl_z_does_not_stop_it(options: list[str], tmp_path: Path) -> None:
+    """A launcher that stood still would lose its hosts' ranks: it says so, and goes on."""
+    launcher, pids = start_all(options, tmp_path)
+    launcher.send_signal(signal.SIGTSTP)
+    launcher.send_signal(signal.SIGTERM)
+    ended = all_end_with(pids, launcher)
+    assert ended.status == 143
+    assert "standfast: not stopped: after 3.5 s the ranks on other hosts" in ended.err
+
+
+def test_the_terminals_size(farm: Farm) -> None:
+    """Ranks on hosts learn the size of the launcher's terminal."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 33, 77, 0, 0))
+    code = 'print(os.environ["COLUMNS"], os.environ["LINES"])'
+    options = ["--ssh", farm.ssh, "--hosts", "host-a"]
+    try:
+        launcher = start(options, python(code), stdout=theirs)
+        assert finish(launcher).status == 0
+        assert b"[r0 host-a]" in (text := os.read(ours, 4096))
+        assert b"77 33" in text
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_files_for_mlx_on_each_host(farm: Farm, tmp_path: Path) -> None:
+    """Each host has MLX's ring with all addresses, or the devices; none is left at the end."""
+    file = tmp_path / "hosts.json"
+    file.write_text('[{"ssh": "host-a", "ips": ["127.0.0.1"]}, {"ssh": "host-b"}]')
+    code = 'print(os.environ["MLX_HOSTFILE"], open(os.environ["MLX_HOSTFILE"]).read())'
+    ended = run_code(["--ssh", farm.ssh, "--hostfile", str(file)], code)
+    assert ended.status == 0, ended.err
+    told = [line.split("] ", 1)[1].split(" ", 1) for line in ended.out.splitlines()]
+    paths = {path for path, _ in told}
+    (text,) = {text for _, text in told}
+    assert len(paths) == 2
+    ring = json.loads(text)
+    assert [address.split(":")[0] for (address,) in ring] == ["127.0.0.1"] * 2
+    assert not any(os.path.exists(path) for path in paths)
+
+
+def test_devices_of_a_host_file(farm: Farm, tmp_path: Path) -> None:
+    """A host file's rdma is what JACCL and fabric="verbs" find, and our own readers take it."""
+    file = tmp_path / "hosts.json"
+    rows = [[None, "rdma_en2"], ["rdma_en3", None]]
+    hosts = [{"ssh": f"host-{name}", "rdma": row} for name, row in zip("ab", rows, strict=True)]
+    file.write_text(json.dumps({"backend": "jaccl-ring", "hosts": hosts}))
+    code = """
+import json, os
+from standfast import jaccl, settings
+config = jaccl.from_env()
+print(json.dumps([
+    config.rank,
+    [[[end.device for end in cell] for cell in row] for row in config.matrix.rows],
+    config.coordinator.split(":")[0],
+    config.prefer_ring,
+    "MLX_HOSTFILE" in os.environ,
+    settings.load({}, os.environ).devices == os.environ["JACCL_IBV_DEVICES"],
+]))
+"""
+    ended = run(["--ssh", farm.ssh, "--hostfile", str(file)], [sys.executable, "-c", code])
+    assert ended.status == 0, ended.err
+    cables = [[[], ["rdma_en2"]], [["rdma_en3"], []]]
+    assert sorted(json.loads(line.split("] ", 1)[1]) for line in ended.out.splitlines()) == [
+        [rank, cables, "127.0.0.1", True, False, True] for rank in range(2)
+    ]

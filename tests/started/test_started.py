@@ -154,14 +154,32 @@ def test_mpirun_by_default_leaves_nobody(tmp_path: Path, flavour: str) -> None:
         job.gone(pids.values())
 
 
+def test_open_mpi_with_mpi4py(tmp_path: Path) -> None:
+    """Nobody says where to meet: rank 0's address travels by a broadcast, and all else is as ever.
+
+    The survivors do not call MPI_Finalize, which would wait for the dead rank.
+    """
+    if subprocess.run([PYTHON, "-c", "import mpi4py"], capture_output=True, check=False).returncode:
+        pytest.skip(f"{PYTHON} has no mpi4py: see `make test-foreign`")
+    words = ["--enable-recovery", "--oversubscribe", "-n", str(SIZE)]
+    with StartedJob(
+        tmp_path, python=PYTHON, launcher=[tool("mpirun"), *words], environment=AS_ROOT
+    ) as job:
+        check_survivors(job, 1)
+        assert job.wait() != 0
+
+
 @pytest.mark.parametrize("flavour", ["open mpi", "mpich"])
 def test_mpirun_without_a_meeting_point(tmp_path: Path, flavour: str) -> None:
-    """The ranks end with 78 and say what to pass to mpirun."""
+    """Without mpi4py the ranks end with 78 and say what to pass to mpirun."""
     if flavour == "mpich":
         launcher, way = [mpich(), "-n", "2"], "-genv MASTER_ADDR"
     else:
         launcher, way = [tool("mpirun"), "--oversubscribe", "-n", "2"], "-x MASTER_ADDR="
-    with StartedJob(tmp_path, python=PYTHON, launcher=launcher, environment=AS_ROOT) as job:
+    (tmp_path / "sitecustomize.py").write_text('import sys\nsys.modules["mpi4py"] = None\n')
+    path = os.pathsep.join(filter(None, [str(tmp_path), source_tree().get("PYTHONPATH")]))
+    environment = {**AS_ROOT, "PYTHONPATH": path}
+    with StartedJob(tmp_path, python=PYTHON, launcher=launcher, environment=environment) as job:
         assert job.wait() != 0
         assert way in job.log.read_text()
         assert 78 in job.statuses(1)

@@ -1,23 +1,26 @@
 """The agent: starts and supervises the ranks of one host for a launcher elsewhere. Own process.
 
-Started by ssh as `python -P -m standfast.launch.agent`; agents.py is its other end. It decides
-nothing but one thing: when the launcher is gone, or was not heard of for LEASE_NS, its ranks die.
-One thread and one loop, in which nothing blocks.
+Started by ssh as `python -P -m standfast.launch.agent`, or as the launcher of a node other than 0
+(node.py); agents.py is its other end. It decides nothing but one thing: when the launcher is gone,
+or was not heard of for LEASE_NS, its ranks die. One thread and one loop, in which nothing blocks.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import selectors
 import signal
 import socket
 import sys
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from standfast import exits
 from standfast.launch.clock import now_ns
+from standfast.launch.descriptions import described
 from standfast.launch.environment import Formation, Listeners, rank_environment
 from standfast.launch.guardian import Guardian
 from standfast.launch.lines import Tail
@@ -38,6 +41,7 @@ from standfast.launch.orders import (
     Gone,
     Goodbye,
     Hello,
+    Leaving,
     Listening,
     Notice,
     Obituary,
@@ -54,7 +58,7 @@ from standfast.launch.orders import (
 from standfast.launch.output import READ_BYTES, bytes_in
 from standfast.launch.parts import ExitWatch, adopt_orphans, group_lives, reap_strays
 from standfast.launch.pipes import Pipes
-from standfast.launch.ports import free_port, open_listener, port_of
+from standfast.launch.ports import free_ports, open_listener, port_of
 from standfast.launch.process import Program, RankProcess, start_rank
 from standfast.launch.program import cannot_exec, find_program
 from standfast.launch.segments import sweep_segments
@@ -132,13 +136,48 @@ class UpStream:
         self._registered = wanted
 
 
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What a node's own launcher was told to run, and how; node 0's has no say in it.
+
+    Fields:
+        program: what each rank runs.
+        environ: what a rank's environment is made from.
+        cwd: where ranks start.
+        grace_s: how long ranks may take to end, once somebody told this node's launcher to.
+        kill_after_s: how long its wardens leave their programs after SIGTERM.
+        addresses: this node's in its connection to node 0's launcher, and that one's.
+    """
+
+    program: Program
+    environ: Mapping[str, str]
+    cwd: str
+    grace_s: float
+    kill_after_s: float
+    addresses: tuple[str, str]
+
+
 class Agent:
-    """The ranks of this host."""
+    """The ranks of this host.
+
+    over: why it serves no more, "" after a goodbye. job_status: what the goodbye said.
+    """
 
     def __init__(
-        self, selector: selectors.BaseSelector, read_fd: int, write_fd: int, directory: str
+        self,
+        selector: selectors.BaseSelector,
+        read_fd: int,
+        write_fd: int,
+        directory: str,
+        charge: Charge | None = None,
     ) -> None:
+        self.over: str | None = None
+        self.job_status = 0
+        self.told: list[int] = []
+        """Signals to this node's launcher, in their order."""
         self.selector = selector
+        self._charge = charge
+        self._leave_by_ns: int | None = None
         self._directory = directory
         self._guardian = Guardian(directory)
         self._members: dict[int, RankProcess] = {}
@@ -148,7 +187,6 @@ class Agent:
         self._generation = 0
         self._checked: tuple[tuple[int, ...], int] | None = None
         self._heard_ns = now_ns()
-        self._over: str | None = None
         self._board = NoticeBoard(selector, directory, lambda line: self.say(Notice(line)))
         self._exits = ExitWatch(selector, self._ended)
         self._exits.add(self._guardian.pid)
@@ -160,13 +198,15 @@ class Agent:
         """Tell the launcher."""
         self._pipes.say(message)
 
-    def run(self) -> int:
-        """Serve the launcher to its end, or to ours; return the exit status."""
-        signal.signal(signal.SIGTERM, lambda *_: self._end_because("the agent got SIGTERM"))
+    def run(self, ending: Sequence[signal.Signals] = (signal.SIGTERM,)) -> None:
+        """Serve the launcher to its end, or to ours: `ending` are signals that bring it about."""
+        for each in ending:
+            if signal.getsignal(each) is not signal.SIG_IGN:
+                signal.signal(each, lambda number, _: self.told.append(number))
         self._pipes.push(MAGIC)
-        self.say(_hello())
+        self.say(_hello(self._charge.addresses if self._charge else _addresses()))
         try:
-            while self._over is None:
+            while self.over is None:
                 busy = self._checked or any(not m.gone and not m.running for m in self._all())
                 for key, _ in self.selector.select(POLL_S if busy else IDLE_S):
                     key.data()
@@ -174,15 +214,14 @@ class Agent:
         finally:
             self._destroy_all()
             self._farewell()
-        return 0 if self._over == "" else 1
 
     def _all(self) -> list[RankProcess]:
         return list(self._members.values())
 
     def _end_because(self, reason: str) -> None:
         """Stop serving; an empty reason is a goodbye."""
-        if self._over is None:
-            self._over = reason
+        if self.over is None:
+            self.over = reason
 
     def _look(self) -> None:
         """Notice what no event tells."""
@@ -193,7 +232,23 @@ class Agent:
         if self._checked is not None:
             self._check_groups(*self._checked)
         if now_ns() - self._heard_ns > LEASE_NS:
-            self._end_because("the launcher is not heard of any more")
+            self._end_because(f"nothing was heard of it for {LEASE_NS / 1e9:g} s")
+        if self.told:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Somebody wants our end: pass it on to the ranks, and give a node's ranks their time."""
+        now = now_ns()
+        if self._leave_by_ns is None:
+            grace_s = self._charge.grace_s if self._charge else 0.0
+            self._leave_by_ns = now + int(grace_s * 1e9)
+            self.say(Leaving(self.told[0]))
+            for member in self._all():
+                if not member.gone:
+                    member.tell(signal.Signals(self.told[0]))
+        in_a_hurry = len(self.told) > 1
+        if in_a_hurry or now > self._leave_by_ns or all(each.gone for each in self._all()):
+            self._end_because(f"{exits.signal_name(self.told[0])} to the agent")
 
     def _check_groups(self, groups: tuple[int, ...], until_ns: int) -> None:
         living = tuple(group for group in groups if group_lives(group))
@@ -208,8 +263,8 @@ class Agent:
         match order:
             case Ping(sent_ns):
                 self.say(Pong(sent_ns, now_ns()))
-            case Prepare(host, watch):
-                self._prepare(host, watch=watch)
+            case Prepare():
+                self._prepare(order)
             case Start():
                 self._start(order)
             case Tell(rank, number):
@@ -226,14 +281,21 @@ class Agent:
                 self._checked = (groups, now_ns() + FENCE_NS)
             case Obituary(generation, text):
                 write_obituary(self._directory, generation, text)
-            case Goodbye():
+            case Goodbye(status):
+                self.job_status = status
                 self._end_because("")
 
-    def _prepare(self, host: str, *, watch: bool) -> None:
+    def _prepare(self, order: Prepare) -> None:
         self._close_listeners()
-        self._listeners = [open_listener(host) for _ in range(2 if watch else 1)]
-        watch_port = port_of(self._listeners[1]) if watch else None
-        self.say(Listening(port_of(self._listeners[0]), free_port(host), watch_port))
+        ring = tuple(free_ports(order.ring, order.host))
+        if not order.first:
+            self.say(Listening(0, 0, None, 0, ring))
+            return
+        self._listeners = [open_listener(order.host) for _ in range(2 if order.watch else 1)]
+        watch_port = port_of(self._listeners[1]) if order.watch else None
+        master_port, jaccl_port = free_ports(2, order.host)
+        port = port_of(self._listeners[0])
+        self.say(Listening(port, master_port, watch_port, jaccl_port, ring))
 
     def _start(self, order: Start) -> None:
         rank = order.place.rank
@@ -243,7 +305,7 @@ class Agent:
         if rank == 0:
             listeners = Listeners(*(each.fileno() for each in self._listeners))
         try:
-            program = _program(order)
+            program = self._program(order)
             with self._rank_stdin(order) as (stdin, taker):
                 member = start_rank(
                     rank,
@@ -252,7 +314,7 @@ class Agent:
                     output=self,
                     guardian=self._guardian,
                     inherited=() if listeners is None else listeners.all(),
-                    cwd=_usable_folder(order.cwd),
+                    cwd=self._charge.cwd if self._charge else _usable_folder(order.cwd),
                     stdin=stdin,
                 )
         except LaunchError as error:
@@ -288,9 +350,23 @@ class Agent:
         sweep_segments()
 
     def _environment(self, order: Start, listeners: Listeners | None) -> dict[str, str]:
-        formation = dataclasses.replace(order.formation, report_dir=self._directory)
-        inherited = {**os.environ, **order.environment}
+        formation = described(order.formation, self._directory)
+        own = self._charge.environ if self._charge else {**os.environ, **order.environment}
+        inherited = {**order.terminal, **own}
         return rank_environment(inherited, formation, place=order.place, listeners=listeners)
+
+    def _program(self, order: Start) -> Program:
+        if self._charge is None:
+            program = _found(order)
+            kill_after_s = order.kill_after_s
+        else:
+            program, kill_after_s = self._charge.program, self._charge.kill_after_s
+        if not order.watch:
+            return program
+        from standfast.launch.warding import warden_command
+
+        command = warden_command(program.path, program.command, kill_after_s=kill_after_s)
+        return Program(command[0], command)
 
     def attach(self, fd: int, *, rank: int, stderr: bool, tail: Tail | None) -> UpStream:
         """Take over the reading end of a rank's pipe, as Output does; the launcher has the tail."""
@@ -355,17 +431,12 @@ class Agent:
         self._pipes.close()
 
 
-def _program(order: Start) -> Program:
+def _found(order: Start) -> Program:
     """Find the program on this host: at the launcher's place for it, else by its name."""
     path = order.path
     if not os.access(path, os.X_OK):
         path = find_program(order.command[0], os.environ.get("PATH", os.defpath))
-    if not order.watch:
-        return Program(path, order.command)
-    from standfast.launch.warding import warden_command
-
-    command = warden_command(path, order.command, kill_after_s=order.kill_after_s)
-    return Program(command[0], command)
+    return Program(path, order.command)
 
 
 def _usable_folder(cwd: str) -> str:
@@ -373,16 +444,21 @@ def _usable_folder(cwd: str) -> str:
     return cwd if os.path.isdir(cwd) else os.path.expanduser("~")
 
 
-def _hello() -> Hello:
+def _addresses() -> tuple[str, str]:
+    """Return this host's address in its ssh connection, and the launcher's; "" without one."""
     words = os.environ.get("SSH_CONNECTION", "").split()
-    theirs, ours = (words[0], words[2]) if len(words) == 4 else ("", "")
+    return (words[2], words[0]) if len(words) == 4 else ("", "")
+
+
+def _hello(addresses: tuple[str, str]) -> Hello:
     return Hello(
         version=version(),
         pid=os.getpid(),
         name=socket.gethostname(),
         boot=_boot(),
-        address=ours,
-        launcher=theirs,
+        space=_space(),
+        address=addresses[0],
+        launcher=addresses[1],
     )
 
 
@@ -390,6 +466,13 @@ def _boot() -> str:
     """Return what tells this run of the system from its others, if there is such a thing."""
     with contextlib.suppress(OSError), open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
+    return ""
+
+
+def _space() -> str:
+    """Return what tells this space of process ids from others, if there can be several."""
+    with contextlib.suppress(OSError):
+        return os.readlink("/proc/self/ns/pid")
     return ""
 
 
@@ -404,7 +487,9 @@ def main() -> int:
     os.close(null)
     adopt_orphans()
     with selectors.DefaultSelector() as selector, report_directory(os.environ) as directory:
-        return Agent(selector, read_fd, write_fd, directory).run()
+        agent = Agent(selector, read_fd, write_fd, directory)
+        agent.run()
+        return exits.OK if agent.over == "" else exits.FAILURE
 
 
 if __name__ == "__main__":

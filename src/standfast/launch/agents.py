@@ -1,15 +1,23 @@
-"""Ranks on other hosts: one agent each, started by ssh. agent.py is the other end."""
+"""Ranks on other hosts: one agent each. callers.py brings them, agent.py is the other end."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from standfast import exits
+from standfast.launch.callers import Callers
 from standfast.launch.clock import now_ns
 from standfast.launch.crew import Member
-from standfast.launch.environment import HOST, Formation
+from standfast.launch.descriptions import (
+    JACCL_RING_BACKEND,
+    RING_BACKEND,
+    devices_text,
+    ring_text,
+)
+from standfast.launch.environment import HOST, Formation, Place
 from standfast.launch.link import CONNECT_NS, Link
 from standfast.launch.orders import (
     FENCE_NS,
@@ -19,6 +27,7 @@ from standfast.launch.orders import (
     Fed,
     Gone,
     Hello,
+    Leaving,
     Listening,
     Notice,
     Obituary,
@@ -28,15 +37,14 @@ from standfast.launch.orders import (
     Start,
     Started,
 )
-from standfast.launch.placement import Host, place_ranks, slots_of
+from standfast.launch.placement import Host, entries_of, place_ranks, slots_of
 from standfast.launch.remote import RemoteRank, RemoteStdin
 from standfast.launch.spec import HostLost, JobSpec, LaunchError
-from standfast.launch.ssh import agent_command
+from standfast.launch.terminal import size_variables
 
 if TYPE_CHECKING:
     import selectors
 
-    from standfast.launch.guardian import Guardian
     from standfast.launch.output import Output
     from standfast.launch.process import Program
     from standfast.launch.stdin import Stdin
@@ -58,20 +66,20 @@ class Station:
         self.trouble = ""
         self.next_try_ns = 0
         self.failed_ns = 0
-        self.boot = ""
+        self.leaving = False
+        self.seat = ("", "")
+        """What tells the system, and the space of its process ids, from their earlier runs."""
         self.left: tuple[int, ...] = ()
         """Groups that a lost agent had started. 0 stands for one of which only that is known."""
+        self.asked = False
+        """Whether an agent is there that will tell when nothing of `left` lives."""
         self.fence_ns = 0
 
     @property
     def up(self) -> bool:
         """Whether ranks can be started there: an agent is there, and nothing else."""
-        return self.link is not None and self.link.up and not self.left and not self.banned
-
-    @property
-    def asked(self) -> bool:
-        """Whether an agent is there that will tell when nothing is left."""
-        return self.link is not None and self.link.up and 0 not in self.left
+        there = self.link is not None and self.link.up
+        return there and not (self.left or self.banned or self.leaving)
 
 
 class AgentCrew:
@@ -82,15 +90,16 @@ class AgentCrew:
         spec: JobSpec,
         selector: selectors.BaseSelector,
         output: Output,
-        guardian: Guardian,
         program: Program,
         stdin: Stdin,
         noticed: Callable[[bytes], None],
+        callers: Callers,
     ) -> None:
+        self._job_status = exits.SOFTWARE
         self._spec = spec
         self._selector = selector
         self._output = output
-        self._guardian = guardian
+        self._callers = callers
         self._program = program
         self._noticed = noticed
         self._stdin = stdin
@@ -99,7 +108,7 @@ class AgentCrew:
         self._stations = {name: Station(name) for name in names}
         self._ranks: dict[int, tuple[Station, RemoteRank]] = {}
         self._ended: Callable[[Member], None] = _nobody
-        self._listening: Listening | None = None
+        self._listening: dict[str, Listening] = {}
         self._refused: Refused | None = None
         self._tried = False
 
@@ -119,9 +128,14 @@ class AgentCrew:
         return not any(each.left for each in self._stations.values())
 
     def settled(self, since_ns: int) -> bool:
-        """Whether every host was asked since then."""
+        """Whether every host that can be asked was asked since then."""
         return all(
-            each.up or each.banned or each.failed_ns >= since_ns for each in self._stations.values()
+            each.up
+            or each.banned
+            or each.leaving
+            or each.failed_ns >= since_ns
+            or self._callers.comes_by_itself(each.name)
+            for each in self._stations.values()
         )
 
     def call(self) -> None:
@@ -129,34 +143,32 @@ class AgentCrew:
         now = now_ns()
         for station in self._stations.values():
             if station.link is None and not station.banned and now >= station.next_try_ns:
+                station.next_try_ns = now + AGAIN_NS
                 self._connect(station)
         self._tried = True
 
     def troubles(self) -> list[str]:
         """Return why hosts have no agent."""
-        return [each.trouble for each in self._stations.values() if each.trouble and not each.up]
+        found = [
+            each.trouble or self._callers.trouble(each.name)
+            for each in self._stations.values()
+            if not each.up
+        ]
+        return [text for text in found if text]
 
     def _connect(self, station: Station) -> None:
-        name = station.name
-        command = agent_command(
-            name, self._spec.environ, ssh=self._spec.ssh, python=self._spec.python
+        carrier = self._callers.call(station.name)
+        if carrier is None:
+            return
+        station.leaving = False
+        station.link = Link(
+            station.name,
+            carrier,
+            self._selector,
+            lambda news: self._heard(station, news),
+            lambda: self._lost(station),
+            AGAIN_LIMIT_NS if self._tried else CONNECT_NS,
         )
-        station.next_try_ns = now_ns() + AGAIN_NS
-        try:
-            station.link = Link(
-                name,
-                command,
-                self._selector,
-                self._guardian,
-                lambda news: self._heard(station, news),
-                lambda: self._lost(station),
-                AGAIN_LIMIT_NS if self._tried else CONNECT_NS,
-            )
-        except OSError as error:
-            text = f"cannot run {command[0]}: {error.strerror}"
-            raise LaunchError(
-                text, status=exits.UNAVAILABLE, hint="install OpenSSH's client, or give --ssh"
-            ) from error
 
     def ban(self, name: str) -> None:
         """Use a host no more: something there cannot be killed."""
@@ -177,10 +189,11 @@ class AgentCrew:
         self._ended = ended
         self._ranks.clear()
         self._stdins.clear()
-        placed = place_ranks(formation.size, self._usable())
-        used = [self._stations[name] for name in dict.fromkeys(name for name, _ in placed)]
-        formation = self._completed(formation, used)
-        links = {station.name: _living_link(station) for station in used}
+        usable = self._usable()
+        placed = place_ranks(formation.size, usable)
+        formation = self._completed(formation, placed, entries_of(formation.size, usable))
+        terminal = size_variables()
+        links = {name: _living_link(self._stations[name]) for name, _ in placed}
         for name, place in placed:
             link = links[name]
             member = RemoteRank(place.rank, link, self._output)
@@ -197,32 +210,58 @@ class AgentCrew:
                     watch=self._spec.watch,
                     kill_after_s=self._spec.kill_after_s,
                     stdin=self._stdin.goes_to(place.rank),
+                    terminal=terminal,
                 )
             )
             if self._stdin.goes_to(place.rank):
                 self._stdins[place.rank] = RemoteStdin(place.rank, link)
                 self._stdin.add(self._stdins[place.rank])
 
-    def _completed(self, formation: Formation, used: Sequence[Station]) -> Formation:
-        link = _living_link(used[0])
-        address = address_of([_hello(each) for each in used])
-        self._listening = None
-        link.say(Prepare(address, self._spec.watch))
+    def _completed(
+        self, formation: Formation, placed: Sequence[tuple[str, Place]], entries: Sequence[Host]
+    ) -> Formation:
+        """Have ports found on all hosts; return the formation with those, and what they are for."""
+        names = list(dict.fromkeys(name for name, _ in placed))
+        hellos = [_hello(self._stations[name]) for name in names]
+        own = dict(zip(names, addresses_of(hellos), strict=True))
+        counts = Counter(name for name, _ in placed)
+        self._prepare(names, own, counts)
+        first = self._listening[names[0]]
+        spare = {name: iter(answer.ring) for name, answer in self._listening.items()}
+        ring = [(place.data_address or own[name], next(spare[name])) for name, place in placed]
+        wants_ring = self._spec.backend == RING_BACKEND
+        return dataclasses.replace(
+            formation,
+            host=own[names[0]],
+            port=first.port,
+            master_port=first.master_port,
+            watch_port=first.watch_port,
+            ring=ring_text(ring),
+            devices="" if wants_ring else devices_text(entries),
+            jaccl_port=first.jaccl_port,
+            jaccl_ring=self._spec.backend == JACCL_RING_BACKEND,
+        )
+
+    def _prepare(
+        self, names: Sequence[str], own: Mapping[str, str], counts: Mapping[str, int]
+    ) -> None:
+        """Ask all hosts for ports, and wait for them; HostLost if one does not answer."""
+        self._listening.clear()
+        links = {name: _living_link(self._stations[name]) for name in names}
+        for name, link in links.items():
+            first = name == names[0]
+            link.say(Prepare(own[name], self._spec.watch, first, counts[name]))
         until_ns = now_ns() + LISTEN_NS
-        while self._listening is None:
-            if link.down or now_ns() > until_ns:
-                reason = link.reason or f"no agent on {link.name} that listens"
+        while len(self._listening) < len(names):
+            late = [name for name in names if name not in self._listening]
+            lost = [name for name in late if links[name].down]
+            if lost or now_ns() > until_ns:
+                name = (lost or late)[0]
+                reason = self._stations[name].trouble if lost else f"{name} finds no free ports"
                 raise HostLost(reason, status=exits.UNAVAILABLE)
             for key, _ in self._selector.select(0.1):
                 key.data()
             self.attend()
-        return dataclasses.replace(
-            formation,
-            host=address,
-            port=self._listening.port,
-            master_port=self._listening.master_port,
-            watch_port=self._listening.watch_port,
-        )
 
     def due_ns(self) -> int | None:
         """Return when the next sign of life is to be sent."""
@@ -232,6 +271,9 @@ class AgentCrew:
 
     def attend(self) -> None:
         """Keep the links alive, notice those that are not; LaunchError if a rank was refused."""
+        self._callers.attend()
+        for name in self._callers.arrived():
+            self._connect(self._stations[name])
         for station in self._stations.values():
             if station.link is not None:
                 station.link.attend()
@@ -271,12 +313,17 @@ class AgentCrew:
     def over(self) -> None:
         """Nothing is to be forgotten: the next start does."""
 
+    def dismiss(self, status: int) -> None:
+        """Let the agents know, when they go, how the job has ended."""
+        self._job_status = status
+
     def close(self) -> None:
         """Let all agents go."""
         for station in self._stations.values():
             link, station.link = station.link, None
             if link is not None and not link.down:
-                link.close()
+                link.close(self._job_status)
+        self._callers.close()
 
     # --- news
 
@@ -285,16 +332,19 @@ class AgentCrew:
             case Hello():
                 self._came(station, news)
             case Listening():
-                self._listening = news
+                self._listening[station.name] = news
             case Refused():
                 self._refused = news
             case Notice(line):
                 self._noticed(line)
+            case Leaving(number):
+                station.leaving = True
+                station.trouble = f"{station.name} was told to end: {exits.signal_name(number)}"
             case Fed(rank, count):
                 if rank in self._stdins:
                     self._stdins[rank].fed(count)
             case Checked(living):
-                station.left = ()
+                station.left, station.asked = (), False
                 if living:
                     self.ban(station.name)
             case _:
@@ -318,13 +368,16 @@ class AgentCrew:
     def _came(self, station: Station, hello: Hello) -> None:
         """An agent is there; if another was lost, it tells when nothing of that one is left.
 
-        It cannot tell of a rank whose number we never learned: for that one time has to pass.
+        It cannot tell of a rank whose number we never learned, nor where process ids count anew, as
+        in another container of the same machine; then the time must pass after which nothing can be
+        left. After a start of the machine nothing is.
         """
-        if station.boot != hello.boot:
+        before, station.seat = station.seat, (hello.boot, hello.space)
+        if before[0] != hello.boot:
             station.left = ()
-        elif station.asked and station.left and station.link is not None:
-            station.link.say(Check(station.left))
-        station.boot = hello.boot
+        elif station.left and 0 not in station.left and before == station.seat:
+            station.asked = True
+            _living_link(station).say(Check(station.left))
         station.trouble = ""
 
     def _lost(self, station: Station) -> None:
@@ -332,21 +385,23 @@ class AgentCrew:
         link, station.link = station.link, None
         if link is None:
             return
-        station.trouble = link.reason
+        station.trouble = station.trouble if station.leaving else link.reason
         station.failed_ns = now_ns()
+        station.asked = False
         members = [member for where, member in self._ranks.values() if where is station]
         left = tuple(each.pid for each in members if not each.gone)
         if left:
             station.left, station.fence_ns = left, now_ns() + FENCE_NS
 
 
-def address_of(hellos: Sequence[Hello]) -> str:
-    """Return the address at which the others reach the first of these hosts. Pure.
+def addresses_of(hellos: Sequence[Hello]) -> list[str]:
+    """Return the address at which others reach each of these hosts. Pure.
 
-    That by which ssh reached it; for the launcher's own machine, from which ssh reached another.
+    It is that by which the launcher reached it; for the launcher's own machine, where an agent has
+    no connection, that from which another host was reached.
     """
-    seen = [hellos[0].address, *(hello.launcher for hello in hellos)]
-    return next((address for address in seen if address), HOST)
+    here = next((hello.launcher for hello in hellos if hello.launcher), HOST)
+    return [hello.address or here for hello in hellos]
 
 
 def _living_link(station: Station) -> Link:

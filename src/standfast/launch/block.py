@@ -34,7 +34,10 @@ def block(record: GenerationRecord, verdict: Verdict) -> list[str]:
         lines += _rank_lines(each, verdict)
     if len(ranks) > RANKS_MAX:
         lines.append(f"  and {len(ranks) - RANKS_MAX} ranks more; --json tells of all")
-    lines += [f"  process group {group} could not be killed" for group in record.leftovers]
+    lines += [
+        f"  process group {group} could not be killed: nothing is started there any more"
+        for group in record.leftovers
+    ]
     return lines
 
 

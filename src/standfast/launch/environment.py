@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 WATCH_COORDINATOR = "STANDFAST_WATCH_COORDINATOR"
@@ -11,6 +10,9 @@ WATCH_LISTEN_FD = "STANDFAST_WATCH_LISTEN_FD"
 """Where the wardens of `run --watch` meet. Theirs alone: a ward has its rank's usual variables."""
 NOT_INHERITED = (
     "STANDFAST_LISTEN_FD",
+    "STANDFAST_LAUNCHER",
+    "STANDFAST_NODE_RANK",
+    "STANDFAST_NNODES",
     WATCH_COORDINATOR,
     WATCH_LISTEN_FD,
     "TORCHELASTIC_RUN_ID",
@@ -25,8 +27,10 @@ HOST = "127.0.0.1"
 class Formation:
     """What all ranks of one generation have in common. watch_port: of their wardens, if any.
 
-    Ports and report_dir are filled in where the ranks are started; `host` is rank 0's address.
-    mlx_hostfile: where MLX's ring is described, "" if nobody has done so.
+    Ports, files and report_dir are filled in where the ranks are started; `host` is rank 0's
+    address. ring, devices: texts for MLX's ring and for JACCL's cables, "" if there is nothing to
+    say; ring_file, devices_file: where those were written. jaccl_ring: cables are to be used as a
+    ring.
     """
 
     job_id: str
@@ -38,7 +42,12 @@ class Formation:
     report_dir: str = ""
     watch_port: int | None = None
     host: str = HOST
-    mlx_hostfile: str = ""
+    ring: str = ""
+    devices: str = ""
+    ring_file: str = ""
+    devices_file: str = ""
+    jaccl_port: int = 0
+    jaccl_ring: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +95,8 @@ def rank_environment(
 ) -> dict[str, str]:
     """Return the whole environment of one rank; `listeners` only for rank 0.
 
-    The identity is always ours. The user's own STANDFAST_KEY, STANDFAST_EXIT_ON_FAULT and
-    PYTHONUNBUFFERED and STANDFAST_DATA_ADDRESS win.
+    The identity is always ours. The user's own STANDFAST_KEY, STANDFAST_EXIT_ON_FAULT,
+    PYTHONUNBUFFERED, STANDFAST_DATA_ADDRESS and STANDFAST_DEVICES win.
     """
     environment = {name: text for name, text in inherited.items() if name not in NOT_INHERITED}
     environment |= _identity(formation, place) | _torch_identity(formation, place)
@@ -137,9 +146,27 @@ def _mlx_identity(
     found = {"MLX_RANK": str(place.rank), "MLX_WORLD_SIZE": str(formation.size)}
     if "JACCL_RANK" in inherited:  # JACCL would believe it before the other
         found["JACCL_RANK"] = str(place.rank)
-    if formation.mlx_hostfile and not any(name in inherited for name in MLX_DESCRIPTIONS):
-        found["MLX_HOSTFILE"] = formation.mlx_hostfile
+    if any(name in inherited for name in MLX_DESCRIPTIONS):
+        return found
+    if formation.devices_file and ":" not in formation.host:  # JACCL reads no IPv6
+        found |= _jaccl_identity(formation, place)
+    elif formation.ring_file:
+        # Not besides the devices: MLX's "any" would take the ring, and never try JACCL.
+        found["MLX_HOSTFILE"] = formation.ring_file
     return found
+
+
+def _jaccl_identity(formation: Formation, place: Place) -> dict[str, str]:
+    """Return both sets of names that JACCL reads, of which it believes its own first."""
+    values = {
+        "IBV_DEVICES": formation.devices_file,
+        "JACCL_COORDINATOR": endpoint(formation.host, formation.jaccl_port),
+    }
+    if formation.jaccl_ring:
+        values["JACCL_RING"] = "1"
+    both = {f"MLX_{name}": text for name, text in values.items()}
+    both |= {f"JACCL_{name.removeprefix('JACCL_')}": text for name, text in values.items()}
+    return both | {"JACCL_RANK": str(place.rank)}
 
 
 def _defaults(formation: Formation, place: Place) -> dict[str, str]:
@@ -148,14 +175,11 @@ def _defaults(formation: Formation, place: Place) -> dict[str, str]:
         "STANDFAST_EXIT_ON_FAULT": "1",
         "PYTHONUNBUFFERED": "1",
     }
+    if formation.devices_file:
+        defaults["STANDFAST_DEVICES"] = formation.devices_file
     if place.data_address is not None:
         defaults["STANDFAST_DATA_ADDRESS"] = place.data_address
     return defaults
-
-
-def mlx_ring(ports: Sequence[int]) -> str:
-    """Return the text of MLX's host file for ranks of this machine; rank r listens on ports[r]."""
-    return json.dumps([[endpoint(HOST, port)] for port in ports])
 
 
 def ward_environment(warden: Mapping[str, str]) -> dict[str, str]:

@@ -19,6 +19,7 @@ class SignalInbox:
     def __init__(self, selector: selectors.BaseSelector) -> None:
         self._selector = selector
         self._arrived: list[int] = []
+        self._declined: dict[int, Callable[[], None]] = {}
         self._before: dict[signal.Signals, Callable[[int, FrameType | None], Any] | int | None] = {}
         self._read_fd, self._write_fd = os.pipe()
         os.set_blocking(self._read_fd, False)
@@ -30,9 +31,18 @@ class SignalInbox:
                 self._before[each] = signal.signal(each, self._note)
 
     def take(self) -> list[int]:
-        """Return the signals that came since the last call."""
+        """Return the signals that came since the last call; tell of those that are declined."""
         arrived, self._arrived = self._arrived, []
-        return arrived
+        for number in arrived:
+            if number in self._declined:
+                self._declined[number]()
+        return [number for number in arrived if number not in self._declined]
+
+    def decline(self, number: signal.Signals, tell: Callable[[], None]) -> None:
+        """Do not do what this signal wants, but tell so."""
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            self._declined[number] = tell
+            self._before[number] = signal.signal(number, self._note)
 
     def close(self) -> None:
         """Put the handlers back."""

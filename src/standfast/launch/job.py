@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import selectors
+import signal
 from typing import TYPE_CHECKING
 
 from standfast import exits
@@ -24,6 +25,7 @@ from standfast.launch.process import Program
 from standfast.launch.program import cannot_exec, find_program
 from standfast.launch.segments import sweep_segments
 from standfast.launch.spec import HostLost, JobSpec, LaunchError
+from standfast.launch.ssh import remedy
 from standfast.launch.stdin import Stdin
 from standfast.launch.workspace import report_directory
 
@@ -58,10 +60,12 @@ def run_job(spec: JobSpec) -> int:
         stdin = Stdin(selector, spec.stdin)
         crew: LocalCrew | AgentCrew
         if spec.hosts:
-            from standfast.launch.agents import AgentCrew
+            from standfast.launch.hosts import NOT_NOW, agent_crew
+
+            inbox.decline(signal.SIGTSTP, lambda: output.say([NOT_NOW]))
 
             noticed = chronicle.ledger.noticed
-            crew = AgentCrew(spec, selector, output, guardian, program, stdin, noticed)
+            crew = agent_crew(spec, selector, output, guardian, program, stdin, noticed)
             stack.callback(crew.close)
         else:
             crew = LocalCrew(
@@ -76,11 +80,14 @@ def run_job(spec: JobSpec) -> int:
             )
         shop = Workshop(selector, output, inbox, stdin, crew, chronicle.ledger, chronicle.settle)
         try:
-            return Job(spec, program, shop, chronicle, guardian).run()
+            status = Job(spec, program, shop, chronicle, guardian).run()
         except LaunchError as error:
+            crew.dismiss(error.status)
             chronicle.ledger.finished(error.status, error.message)
             chronicle.settle()
             raise
+        crew.dismiss(status)
+        return status
 
 
 class Job:
@@ -197,7 +204,10 @@ class Job:
         crew = self._shop.crew
         assert isinstance(crew, AgentCrew)
         began_ns = now_ns()
-        refill_ns = began_ns + int(self._spec.wait_refill_s * 1e9)
+        wait_s = self._spec.wait_refill_s
+        if self._spec.node is not None and self._chronicle.ledger.generation == 0:
+            wait_s = max(wait_s, self._spec.node.wait_s)
+        refill_ns = began_ns + int(wait_s * 1e9)
         while True:
             crew.call()
             if not crew.fenced:
@@ -224,7 +234,9 @@ class Job:
     def _too_few(self, slots: int, troubles: list[str]) -> LaunchError:
         least = self._spec.min_ranks or self._spec.ranks
         text = f"there is room for {slots} of at least {least} ranks: {'; '.join(troubles)}"
-        hint = "see that `ssh HOST true` works without a question; or give --min-ranks, --spares"
+        hint = remedy("; ".join(troubles))
+        if self._spec.node is not None:
+            hint = "start `standfast run` on all nodes; or give --wait-nodes-s, --wait-refill-s"
         return LaunchError(text, status=exits.UNAVAILABLE, hint=hint)
 
     def _pause(self, seconds: float) -> int:

@@ -1,18 +1,13 @@
-"""The launcher's connection to the agent of one host: a process, three pipes, a clock."""
+"""The launcher's connection to the agent of one host: a carrier, frames, pings, a clock."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import selectors
-import signal
-import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
+from standfast.launch.carrier import Carrier
 from standfast.launch.clock import now_ns
-from standfast.launch.guardian import Guardian
-from standfast.launch.lines import Tail
 from standfast.launch.orders import (
     LEASE_NS,
     MAGIC,
@@ -43,9 +38,8 @@ class Link:
     def __init__(
         self,
         name: str,
-        command: Sequence[str],
+        carrier: Carrier,
         selector: selectors.BaseSelector,
-        guardian: Guardian,
         heard: Callable[[Any], None],
         lost: Callable[[], None],
         limit_ns: int = CONNECT_NS,
@@ -55,8 +49,6 @@ class Link:
         self.reason = ""
         self.offset_ns = 0
         """The agent's clock minus ours."""
-        self._selector = selector
-        self._guardian = guardian
         self._heard = heard
         self._lost = lost
         self._round_trip_ns: int | None = None
@@ -65,32 +57,15 @@ class Link:
         """When we pinged first since we heard anything: a standstill of our own is no silence."""
         self._pinged_ns = 0
         self._limit_ns = limit_ns
-        self._said = Tail()
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is the launcher's
-            preexec_fn=guardian.enter,  # noqa: PLW1509 - safe: the launcher has one thread
-        )
-        stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
-        assert stdin is not None
-        assert stdout is not None
-        assert stderr is not None
-        self._err_fd: int | None = os.dup(stderr.fileno())
-        os.set_blocking(self._err_fd, False)
-        selector.register(self._err_fd, selectors.EVENT_READ, self._read_stderr)
+        self._carrier = carrier
         self._pipes = Pipes(
             selector,
-            os.dup(stdout.fileno()),
-            os.dup(stdin.fileno()),
+            carrier.read_fd,
+            carrier.write_fd,
             Frames(News, magic=MAGIC),
             self._take,
             self._lose,
         )
-        for each in (stdin, stdout, stderr):
-            each.close()
 
     @property
     def up(self) -> bool:
@@ -130,10 +105,10 @@ class Link:
         """Return a moment of the agent's clock by ours."""
         return theirs_ns - self.offset_ns
 
-    def close(self) -> None:
-        """Let the agent go, and make sure that the process is gone."""
-        self.say(Goodbye())
-        self._end_process(GOODBYE_S)
+    def close(self, status: int) -> None:
+        """Let the agent go with the job's exit status, and make sure that nothing is left."""
+        self.say(Goodbye(status))
+        self._end_carrier(GOODBYE_S)
 
     def _take(self, message: Any) -> None:
         self._heard_ns = now_ns()
@@ -158,32 +133,11 @@ class Link:
             self._round_trip_ns = round_trip_ns
             self.offset_ns = theirs_ns - (sent_ns + self._heard_ns) // 2
 
-    def _read_stderr(self) -> None:
-        if self._err_fd is None:
-            return
-        with contextlib.suppress(BlockingIOError):
-            while data := os.read(self._err_fd, 65536):
-                self._said.feed(data)
-            self._close_stderr()
-
-    def _close_stderr(self) -> None:
-        if self._err_fd is not None:
-            self._selector.unregister(self._err_fd)
-            os.close(self._err_fd)
-            self._err_fd = None
-
     def _lose(self, reason: str) -> None:
-        self._end_process(0.2)
-        self.reason = explained(self.name, reason, self._said.lines()[-3:])
+        self._end_carrier(0.2)
+        self.reason = explained(self.name, reason, self._carrier.said())
         self._lost()
 
-    def _end_process(self, patience_s: float) -> None:
+    def _end_carrier(self, patience_s: float) -> None:
         self._pipes.close()
-        try:
-            self._process.wait(patience_s)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-        self._read_stderr()
-        self._close_stderr()
-        self._guardian.gone(self._process.pid)
+        self._carrier.end(patience_s)

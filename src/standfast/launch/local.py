@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from standfast.launch.crew import Member
-from standfast.launch.environment import Formation, Listeners, alone, mlx_ring, rank_environment
+from standfast.launch.descriptions import described, ring_text
+from standfast.launch.environment import HOST, Formation, Listeners, alone, rank_environment
 from standfast.launch.guardian import Guardian
 from standfast.launch.notices import write_obituary
 from standfast.launch.output import Output
@@ -72,21 +73,14 @@ class LocalCrew:
                 each.close()
 
     def _completed(self, formation: Formation, opened: list[socket.socket]) -> Formation:
-        return dataclasses.replace(
+        found = dataclasses.replace(
             formation,
             port=port_of(opened[0]),
             watch_port=port_of(opened[1]) if self._watch_too else None,
             master_port=free_port(),
-            report_dir=self._directory,
-            mlx_hostfile=self._describe_ring(formation),
+            ring=ring_text([(HOST, port) for port in free_ports(formation.size)]),
         )
-
-    def _describe_ring(self, formation: Formation) -> str:
-        """Write MLX's host file for this generation; return where."""
-        path = os.path.join(self._directory, f"mlx-gen{formation.generation}.json")
-        with open(path, "w", encoding="ascii") as file:
-            file.write(mlx_ring(free_ports(formation.size)))
-        return path
+        return described(found, self._directory)
 
     def _start(self, formation: Formation, rank: int, listeners: Listeners | None) -> RankProcess:
         place = alone(rank, formation.size)
@@ -147,6 +141,9 @@ class LocalCrew:
         from standfast.launch.reports import read_reports  # msgspec is not needed to start ranks
 
         return read_reports(self._directory, generation=generation, ranks=ranks)
+
+    def dismiss(self, status: int) -> None:
+        """Nobody is left who wants to know."""
 
     def over(self) -> None:
         """Stop watching."""

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from standfast import exits
 from standfast.launch.placement import Host
+from standfast.launch.spec import LaunchError
 
 if TYPE_CHECKING:
     from standfast.hosts import HostFile
+    from standfast.nodes import Node
+
+NODES = ("STANDFAST_N", "LWS_", "JOB_COMPLETION_INDEX", "PET_", "SKYPILOT_N", "SLURM_")
+"""How the names begin by which a scheduler tells a process its node: nodes.py has them all."""
 
 
 def settle_ranks(options: dict[str, Any]) -> None:
-    """Bring hosts, ranks and spares together, or say what does not fit."""
+    """Bring hosts, ranks and spares together, or say what does not fit.
+
+    Raises:
+        click.UsageError: options do not fit together.
+        LaunchError: the host file is wrong.
+    """
     hostfile = options.pop("hostfile")
     if hostfile is not None:
         if options["hosts"]:
             raise click.UsageError("--hosts and --hostfile: only one of them can be right.")
-        options["hosts"], envs = _read_hostfile(hostfile)
-        options["env"] = (*envs, *options["env"])
+        read = _read_hostfile(hostfile)
+        options["hosts"], options["backend"] = entries_of(read), read.backend
+        options["env"] = (*read.envs, *options["env"])
     hosts, ranks, spares = options["hosts"], options["ranks"], options["spares"]
     if not hosts:
         _need_no_hosts(options)
@@ -34,6 +46,78 @@ def settle_ranks(options: dict[str, Any]) -> None:
         )
     if options["min_ranks"] is not None and options["min_ranks"] > options["ranks"]:
         raise click.UsageError("--min-ranks is more than there are ranks.")
+
+
+def settle_nodes(options: dict[str, Any], environ: Mapping[str, str]) -> None:
+    """Find out which node this is, if each has a launcher: from options, else from the scheduler.
+
+    A rank of a group is not asked: what it starts is its own.
+
+    Raises:
+        click.UsageError: options do not fit together.
+        LaunchError: the environment says something that cannot be.
+    """
+    count, rank = options.pop("nnodes"), options.pop("node_rank")
+    coordinator, wait_s = options.pop("coordinator"), options.pop("wait_nodes_s")
+    told = {
+        "STANDFAST_NNODES": count,
+        "STANDFAST_NODE_RANK": rank,
+        "STANDFAST_COORDINATOR": coordinator,
+    }
+    given = {name: str(value) for name, value in told.items() if value is not None}
+    if options["hosts"] or options["hostfile"]:
+        if given:
+            raise click.UsageError(
+                "--nnodes, --node-rank and --coordinator: with hosts there is one launcher, here."
+            )
+        return
+    asked = given or ("STANDFAST_RANK" not in environ and _speaks_of_nodes(environ))
+    node = _node({**environ, **given}, options) if asked else None
+    if given and node is None:
+        raise click.UsageError("one of several nodes needs both --nnodes and --node-rank.")
+    if node is not None and options["ranks"] is None:
+        options["ranks"] = node.ranks_per_node
+    if node is None or node.count == 1 or options["ranks"] is None:
+        return
+    from standfast.endpoint import parse_endpoint
+    from standfast.launch.nodes import NodeSpec, hosts_of
+
+    if node.coordinator is None:
+        raise LaunchError(
+            f"node {node.rank} of {node.count} does not know where node 0 is ({node.source})",
+            status=exits.CONFIG,
+            hint="--coordinator HOST:PORT on all nodes, or STANDFAST_PORT where the host is known",
+        )
+    options["node"] = NodeSpec(
+        rank=node.rank,
+        count=node.count,
+        coordinator=parse_endpoint(node.coordinator),
+        wait_s=wait_s,
+        job_id=node.job_id or "",
+        attempt=node.attempt,
+    )
+    options["hosts"] = hosts_of(options["node"], options["ranks"])
+    options["ranks"] *= node.count
+
+
+def _speaks_of_nodes(environ: Mapping[str, str]) -> bool:
+    """Whether it is worth the time to look closer."""
+    return any(name.startswith(NODES) for name in environ)
+
+
+def _node(environ: Mapping[str, str], options: Mapping[str, Any]) -> Node | None:
+    """Return what nodes.py makes of it. A scheduler may say the number of ranks, too."""
+    from standfast import nodes
+    from standfast.errors import ConfigError
+
+    try:
+        ranks = options["ranks"]
+        if ranks is None:
+            alone = nodes.resolve(environ, ranks_per_node=1)
+            ranks = alone.ranks_per_node if alone else None
+        return nodes.resolve(environ, ranks_per_node=ranks or 1)
+    except ConfigError as error:
+        raise LaunchError(error.message, status=exits.CONFIG, hint=error.hint) from error
 
 
 def _need_no_hosts(options: dict[str, Any]) -> None:
@@ -78,21 +162,56 @@ def settle_environment(options: dict[str, Any], own_environ: Mapping[str, str]) 
     options["handed_on"] = own
 
 
-def _read_hostfile(path: str) -> tuple[tuple[Host, ...], tuple[str, ...]]:
-    """Read --hostfile: the hosts, and variables for all ranks."""
+def _read_hostfile(path: str) -> HostFile:
+    """Read --hostfile."""
+    from standfast.errors import ConfigError
+
+    try:
+        return _hosts_in(path)
+    except ConfigError as error:
+        raise LaunchError(
+            f"--hostfile: {error.message}", status=exits.CONFIG, hint=error.hint
+        ) from error
+
+
+def _hosts_in(path: str) -> HostFile:
+    """Read a host file; ConfigError if it cannot be read."""
     from standfast import hosts
     from standfast.errors import ConfigError
 
     try:
-        with open(path, encoding="utf-8") as file:
-            read = hosts.parse(file.read(), name=path)
-    except (ConfigError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"--hostfile: {error}") from error
-    return entries_of(read), read.envs
+        with click.open_file(path, encoding="utf-8") as file:
+            text = file.read()
+    except (UnicodeDecodeError, OSError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    return hosts.parse(text, name=path)
+
+
+def convert_hosts(
+    listed: str | None,
+    path: str | None,
+    *,
+    form: str,
+    backend: str | None,
+    envs: Sequence[str],
+) -> str:
+    """Return the text of a host file for `standfast hosts`; either `listed` or `path` is given.
+
+    Raises:
+        ConfigError: what is read is wrong, or the form has no place for it.
+    """
+    from standfast import hosts
+
+    read = hosts.parse_list(listed) if listed is not None else _hosts_in(path or "-")
+    more = hosts.HostFile(read.hosts, backend or read.backend, (*read.envs, *envs))
+    text = hosts.written(more, form)
+    hosts.parse(text, name="what would be written")  # --env and --backend are checked as well
+    return text
 
 
 def entries_of(file: HostFile) -> tuple[Host, ...]:
     """Return a host file's entries as the launcher uses them. Pure."""
     return tuple(
-        Host(host.ssh, host.slots, host.ips[0] if host.ips else None) for host in file.hosts
+        Host(host.ssh, host.slots, host.ips[0] if host.ips else None, number, host.rdma)
+        for number, host in enumerate(file.hosts)
     )

@@ -33,10 +33,16 @@ T = TypeVar("T")
 
 
 class Prepare(msgspec.Struct, frozen=True, tag=True):
-    """Listen for a generation's ranks at `host`; rank 0 will run here."""
+    """Find ports for a generation at `host`, an address of this host's.
+
+    first: rank 0 will run here, so listen for the ranks, and with `watch` for their wardens.
+    ring: so many ranks will run here, each with a port for MLX's ring.
+    """
 
     host: str
     watch: bool
+    first: bool
+    ring: int = 0
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):
@@ -51,6 +57,8 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     watch: bool
     kill_after_s: float
     stdin: bool = False
+    terminal: Mapping[str, str] = {}
+    """COLUMNS and LINES of the launcher's terminal; a host's own win."""
 
 
 class Tell(msgspec.Struct, frozen=True, tag=True):
@@ -102,7 +110,9 @@ class Obituary(msgspec.Struct, frozen=True, tag=True):
 
 
 class Goodbye(msgspec.Struct, frozen=True, tag=True):
-    """All is well: end."""
+    """The job is over; `status` is the launcher's exit status."""
+
+    status: int
 
 
 Order = Prepare | Start | Tell | Feed | Cut | Credit | Ping | Check | Obituary | Goodbye
@@ -112,22 +122,29 @@ Order = Prepare | Start | Tell | Feed | Cut | Credit | Ping | Check | Obituary |
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
-    """Who an agent is. Addresses are those of its ssh connection, empty without one."""
+    """Who an agent is. Addresses are those of its connection, empty if it has none.
+
+    boot: what tells this run of the system from its others. space: the same for the space in which
+    process ids count, as each container has one.
+    """
 
     version: str
     pid: int
     name: str
     boot: str
+    space: str
     address: str
     launcher: str
 
 
 class Listening(msgspec.Struct, frozen=True, tag=True):
-    """Where the ranks of this generation meet."""
+    """The ports of `Prepare`. All but `ring` are 0 or None where rank 0 does not run."""
 
     port: int
     master_port: int
     watch_port: int | None
+    jaccl_port: int
+    ring: tuple[int, ...] = ()
 
 
 class Started(msgspec.Struct, frozen=True, tag=True):
@@ -182,6 +199,12 @@ class Notice(msgspec.Struct, frozen=True, tag=True):
     line: bytes
 
 
+class Leaving(msgspec.Struct, frozen=True, tag=True):
+    """Somebody told this node's launcher to end: its ranks got that signal, no other may start."""
+
+    signal: int
+
+
 class Pong(msgspec.Struct, frozen=True, tag=True):
     """The agent lives; `now_ns` is its own clock."""
 
@@ -196,7 +219,18 @@ class Checked(msgspec.Struct, frozen=True, tag=True):
 
 
 News = (
-    Hello | Listening | Started | Refused | Ended | Gone | Printed | Fed | Notice | Pong | Checked
+    Hello
+    | Listening
+    | Started
+    | Refused
+    | Ended
+    | Gone
+    | Printed
+    | Fed
+    | Notice
+    | Leaving
+    | Pong
+    | Checked
 )
 
 

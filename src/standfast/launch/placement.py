@@ -16,11 +16,15 @@ class Host:
         name: as ssh takes it.
         slots: how many ranks it may have.
         data_address: the address, by the host file, that its ranks use for data.
+        number: its position in the host file.
+        rdma: for each host of the file, the devices that lead there; empty if it does not say.
     """
 
     name: str
     slots: int = 1
     data_address: str | None = None
+    number: int = 0
+    rdma: tuple[tuple[str, ...], ...] = ()
 
 
 def slots_of(hosts: Sequence[Host]) -> int:
@@ -28,14 +32,20 @@ def slots_of(hosts: Sequence[Host]) -> int:
     return sum(host.slots for host in hosts)
 
 
+def entries_of(size: int, hosts: Sequence[Host]) -> list[Host]:
+    """Return the entry that each rank is of; ValueError if they do not fit."""
+    entries = [host for host in hosts for _ in range(host.slots)][:size]
+    if len(entries) < size:
+        raise ValueError(f"{size} ranks do not fit on {slots_of(hosts)} slots")
+    return entries
+
+
 def place_ranks(size: int, hosts: Sequence[Host]) -> list[tuple[str, Place]]:
     """Fill the hosts one after the other, rank by rank; what is left over has no rank.
 
     A host that is there several times is one node all the same. Returns host and place by rank.
     """
-    entries = [host for host in hosts for _ in range(host.slots)][:size]
-    if len(entries) < size:
-        raise ValueError(f"{size} ranks do not fit on {slots_of(hosts)} slots")
+    entries = entries_of(size, hosts)
     names = [entry.name for entry in entries]
     nodes = {name: node for node, name in enumerate(dict.fromkeys(names))}
     return [

@@ -45,9 +45,9 @@ def free_port(host: str = HOST) -> int:
         return port_of(probe)
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count: int, host: str = HOST) -> list[int]:
     """Return so many different ports of this machine that are free at the moment."""
     found: dict[int, None] = {}
     while len(found) < count:
-        found[free_port()] = None
+        found[free_port(host)] = None
     return list(found)

@@ -130,6 +130,7 @@ class RankProcess:
             told_signal=number,
             told_ns=told_ns,
             last_lines=self._tail.lines(),
+            hung=self.ended_ns is None and self.killed_ns is not None,
         )
 
 

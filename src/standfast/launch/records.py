@@ -36,6 +36,7 @@ class RankEnd:
     `told_ns` are the first signal the launcher had sent it before it ended; `last_lines` are those
     of its stderr. `host` is empty where all ranks are the launcher's own children. `lost` says why
     nobody could see how it ended: its host or agent is gone, and so is the rank, by their rules.
+    `hung`: it did not end at all, not even by SIGKILL; the rest is as if that had ended it.
     """
 
     rank: int
@@ -48,6 +49,7 @@ class RankEnd:
     last_lines: tuple[str, ...] = ()
     host: str = ""
     lost: str = ""
+    hung: bool = False
 
     @property
     def stopped(self) -> bool:
@@ -61,6 +63,8 @@ class RankEnd:
 
     def words(self) -> str:
         """Return "exit 3", "ended by SIGSEGV" or "lost with its host"."""
+        if self.hung:
+            return "not ended by SIGKILL: it hangs in the kernel"
         if self.lost:
             return f"lost with host {self.host}: {self.lost}"
         if self.status < 0:

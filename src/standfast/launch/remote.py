@@ -101,6 +101,7 @@ class RemoteRank:
             told_signal=number,
             told_ns=told_ns,
             last_lines=self._tail.lines(),
+            hung=self.ended_ns is None and self.killed_ns is not None,
             host=self.host,
             lost=self._lost,
         )

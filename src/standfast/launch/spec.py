@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from standfast.launch.placement import Host
+
+if TYPE_CHECKING:
+    from standfast.launch.nodes import NodeSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,8 @@ class JobSpec:
         json: one JSON object on stdout at the end; the ranks' stdout goes to stderr.
         environ: the launcher's own environment, which ranks inherit.
         own_environ: what each rank's environment has besides, by rank; empty: nothing.
+        node: which node this is, where each has a launcher of its own; hosts are those nodes then.
+        backend: what MLX is to use, by the host file: "ring", "jaccl", "jaccl-ring", ... or None.
     """
 
     command: tuple[str, ...]
@@ -63,6 +69,8 @@ class JobSpec:
     json: bool = False
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     own_environ: tuple[Mapping[str, str], ...] = ()
+    node: NodeSpec | None = None
+    backend: str | None = None
 
     def environ_of(self, rank: int) -> Mapping[str, str]:
         """Return what a rank's environment is made from."""

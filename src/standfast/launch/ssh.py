@@ -21,6 +21,22 @@ OPTIONS = (
     "LogLevel=ERROR",
 )
 """All else is the user's: names, ports, keys, jumps and ControlMaster in ~/.ssh/config work."""
+REMEDIES = (
+    ("here is", "install the same version of standfast on all hosts"),
+    ("No module named", "install standfast there, or say which Python has it: --python PATH"),
+    ("No such file or directory", "is that the Python there that has standfast? --python PATH"),
+    ("not found", "is that the Python there that has standfast? --python PATH"),
+    (
+        "Permission denied",
+        "ssh must get in without a question: ssh-copy-id HOST, or an agent's key",
+    ),
+    ("Host key verification failed", "see whose key that is: ssh HOST, by hand, once"),
+    ("Could not resolve hostname", "check the name; ~/.ssh/config may say where it leads"),
+    ("Connection refused", "is sshd running there, at that port? see `ssh HOST true`"),
+    ("timed out", "is it switched on, and in reach? see `ssh HOST true`"),
+    ("No route to host", "is it switched on, and in reach? see `ssh HOST true`"),
+)
+"""What to do about words of ssh's, a shell's or Python's; the first that is found counts."""
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -50,3 +66,10 @@ def explained(host: str, reason: str, said: Sequence[str]) -> str:
     """Return why there is no agent, with what ssh or the host itself said about it."""
     words = "; ".join(line for line in said if line.strip())
     return f"no agent on {host}: {words or reason}"
+
+
+def remedy(troubles: str) -> str:
+    """Return what to do where hosts have no agent; `troubles` is all that was said of it."""
+    found = next((what for words, what in REMEDIES if words in troubles), None)
+    general = "see that `ssh HOST true` works without a question"
+    return f"{found or general}; or go on without: --min-ranks, --spares"

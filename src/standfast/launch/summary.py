@@ -52,6 +52,7 @@ def _rank(each: RankVerdict) -> dict[str, Any]:
         "host": end.host or None,
         "pid": end.pid,
         "lost": end.lost or None,
+        "hung": end.hung,
         "tag": each.tag.value,
         "exit_code": end.status if end.status >= 0 else None,
         "signal": exits.signal_name(-end.status) if end.status < 0 else None,

@@ -138,7 +138,8 @@ class Call(Generic[R]):
             self._refused(challenge)
             return
         if caller.secret is not None and not challenge.keyed:
-            text = f"{named(caller.rank)} has a key and {named(caller.target)} has none"
+            who, whom = (named(rank, caller.purpose) for rank in (caller.rank, caller.target))
+            text = f"{who} has a key and {whom} has none"
             self._refused(Refused("config", text, handshake.KEY_HINT))
             return
         self._challenge = challenge
@@ -165,7 +166,8 @@ class Call(Generic[R]):
         if not handshake.proves_itself(
             reply.proof, secret=caller.secret, challenge_nonce=nonce, begin=self._begin
         ):
-            text = f"{named(caller.target)} did not prove that it has the key"
+            whom = named(caller.target, caller.purpose)
+            text = f"{whom} did not prove that it has the key"
             self._refused(Refused("config", text, handshake.KEY_HINT))
             return
         assert self._patience is not None

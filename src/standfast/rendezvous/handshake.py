@@ -15,6 +15,7 @@ import struct
 from standfast.errors import ConfigError, RendezvousError
 from standfast.rendezvous.protocol import (
     EVERYBODY,
+    LAUNCHER,
     NONCE_BYTES,
     VERSION,
     Begin,
@@ -29,8 +30,10 @@ LISTENS = b"listens"
 KEY_HINT = "give all ranks the same key= (STANDFAST_KEY), or none"
 
 
-def named(rank: int) -> str:
-    """Return who is at an end of a connection, for messages."""
+def named(rank: int, purpose: str = "") -> str:
+    """Return who is at an end of a connection for this purpose, for messages."""
+    if purpose == LAUNCHER:
+        return f"node {rank}'s launcher"
     return "a rank of the group that forms again" if rank == EVERYBODY else f"rank {rank}"
 
 
@@ -79,10 +82,10 @@ def objection(
     if begin.purpose != purpose or begin.target != rank:
         return Refused(
             RendezvousError.kind,
-            f"this is the {purpose} port of {named(rank)}, "
-            f"not the {begin.purpose} port of {named(begin.target)}",
+            f"this is the {purpose} port of {named(rank, purpose)}, "
+            f"not the {begin.purpose} port of {named(begin.target, begin.purpose)}",
         )
-    caller, callee = named(begin.rank), named(rank)
+    caller, callee = named(begin.rank, purpose), named(rank, purpose)
     if begin.keyed != (secret is not None):
         has, lacks = (caller, callee) if begin.keyed else (callee, caller)
         return Refused(ConfigError.kind, f"{has} has a key and {lacks} has none", KEY_HINT)

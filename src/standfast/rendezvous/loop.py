@@ -73,10 +73,21 @@ class Loop:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self.close()
+        self._signals.leave()
+
+    def close(self) -> None:
+        """Close every socket that is owned: for a loop without a `with` block of its own."""
         self._selector.close()
         for sock in self._owned:
             sock.close()
-        self._signals.leave()
+
+    def fileno(self) -> int:
+        """Return a descriptor that can be read when a turn has something to do: for another loop.
+
+        Timers do not show there: that other loop takes a turn now and then all the same.
+        """
+        return self._selector.fileno()
 
     def elapsed_s(self) -> float:
         """Return the seconds since the loop was made."""

@@ -42,6 +42,8 @@ Check = Annotated[bytes, Meta(max_length=64)]
 CONTROL = "control"
 DATA = "data"
 REFORM = "reform"
+# Between the launchers of a job's nodes (standfast.launch), before there is any rank.
+LAUNCHER = "launcher"
 
 # In place of a rank in a Begin of a re-forming: who somebody is stands in the body there.
 EVERYBODY = 2**31 - 1
