@@ -1,12 +1,14 @@
-"""Train as digits.py does, but survive: a lost rank costs one step, and nobody starts again.
+"""Train as digits.py does, but survive: a lost rank costs one step, and nobody else starts again.
 
     standfast run -n 4 --restarts 3 -- python examples/digits.py --checkpoint /tmp/digits.npz
-    python examples/survive.py --epochs 20     (as each of the ranks: see examples/README.md)
+    standfast run -n 4 --restarts 3 --replace -- python examples/survive.py --wait-s 30
 
-The first line is the other way: all ranks end, the launcher starts all of them anew, and they go on
-from the last checkpoint. Here the survivors keep what they have in memory, form the group again
-with ``reform()``, and go on with the step that failed. A newcomer, started with STANDFAST_JOIN set
-to the addresses that rank 0 prints, gets the state from the rank that is furthest.
+The first line is the one way: all ranks end, the launcher starts all of them anew, and they go on
+from the last checkpoint. The second is the other: survivors keep what they have in memory, form the
+group again with ``reform()``, and go on with the step that failed. The launcher starts a newcomer
+in the lost rank's place (``--spares 1``: it has started one before, which has its imports done); it
+gets the state from the rank that is furthest. Without a launcher, start a newcomer with
+STANDFAST_JOIN set to the addresses that rank 0 prints.
 
 All ranks do the same after every forming, the first one too, whatever their history: they compare
 what they hold, and take what the furthest has. So nobody waits for a message that nobody sends.

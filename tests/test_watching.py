@@ -301,3 +301,12 @@ def test_a_fault_that_nobody_has_seen_yet() -> None:
     """end() says peer_fault if a peer's link is gone, although no check() has told it."""
     found = run_ranks(2, end_before_it_is_seen, form=False, check=False)
     assert found[0].value == "peer_fault", str(found[0])
+
+
+def test_a_watch_does_not_form_again() -> None:
+    """It says why, and what to do instead; the watch itself goes on."""
+    with alone() as watch:
+        with pytest.raises(ConfigError, match="a watch cannot form again in process") as caught:
+            watch.reform(wait_s=3.0)
+        assert "standfast run --restarts" in str(caught.value)
+        watch.check()

@@ -83,7 +83,14 @@ def cli(ctx: click.Context, version: bool) -> None:
         "Ranks": ("ranks", "watch"),
         "Hosts": ("hosts", "hostfile", "ssh", "python", "env"),
         "A launcher on each node": ("nnodes", "node_rank", "coordinator", "wait_nodes_s"),
-        "Forming again": ("restarts", "min_ranks", "wait_refill_s", "spares", "checkpoint"),
+        "Forming again": (
+            "restarts",
+            "replace",
+            "min_ranks",
+            "wait_refill_s",
+            "spares",
+            "checkpoint",
+        ),
         "Limits": ("timeout_s", "grace_s", "kill_after_s"),
         "Input and output": ("stdin", "json", "log_dir", "events", "on_fault"),
     },
@@ -206,6 +213,15 @@ Example:
     " mismatch (76) or configuration (78) error.",
 )
 @click.option(
+    "--replace",
+    is_flag=True,
+    envvar="STANDFAST_RUN_REPLACE",
+    show_envvar=True,
+    help="For programs that go on with group.reform(wait_s=...): start a lost rank again by itself,"
+    " as a newcomer to the others, which keep running. Each time counts as one of the --restarts."
+    " Where the others end instead, all ranks are started again as usual.",
+)
+@click.option(
     "--min-ranks",
     type=click.IntRange(min=1),
     metavar="M",
@@ -232,7 +248,9 @@ Example:
     show_default=True,
     envvar="STANDFAST_RUN_SPARES",
     show_envvar=True,
-    help="Keep K places of the hosts free, with their agents waiting, for ranks of lost hosts.",
+    help="On this machine: keep K processes of the program warm. They run it up to"
+    " standfast.init(), and wait there for the place of a lost rank. With hosts: keep K of their"
+    " places free, with their agents waiting, for ranks of lost hosts.",
 )
 @click.option(
     "--checkpoint",

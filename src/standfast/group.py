@@ -488,11 +488,8 @@ class Group(Membership, AsyncForms):
                 past.standby.close()
             raise
         self._over = self._stale_error(seat.who.generation)
-        self._tell_launcher("ready", seat.who.generation)
+        joining.tell_ready(self._settings.report_dir, self._world_rank, seat.who)
         return _opened(seat)
-
-    def _tell_launcher(self, kind: str, generation: int) -> None:
-        notices.tell(self._settings.report_dir, kind, self._world_rank, generation)
 
     def _give_up(self, known: Lineage) -> reforming.Past:
         """Close this generation, but keep the port at which this rank is found."""
@@ -503,11 +500,12 @@ class Group(Membership, AsyncForms):
             standby, self._standby = self._standby, None
         cause = self.last_failure()
         self.told()
-        if self._settings.report_dir is not None:
-            reports.write_reforming(
-                self._settings.report_dir, self._world_rank, self.generation, self.addresses()
-            )
-            self._tell_launcher("reform", self.generation)
+        directory = self._settings.report_dir
+        if directory is not None:
+            own = reforming.addresses(known, self._who.coordinator, [known.me])
+            slot, generation = self._world_rank, self.generation
+            reports.write_reforming(directory, slot, generation, self.addresses())
+            notices.tell(directory, "reform", slot, generation, address=",".join(map(str, own)))
         self.end("orderly")
         return reforming.Past(known, self._who, self._settings, self._name, standby, cause)
 

@@ -22,6 +22,7 @@ from standfast.notices import Obituaries, tell
 from standfast.rendezvous import Formation
 from standfast.rendezvous.lineage import Lineage, Wish
 from standfast.settings import Settings
+from standfast.spare import wait_for_place
 from standfast.standby import StandBy
 
 logger = logging.getLogger("standfast")
@@ -30,11 +31,14 @@ logger = logging.getLogger("standfast")
 def settings_of(overrides: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> Settings:
     """Return the settings, from arguments and environment; set up hooks and log level.
 
+    A spare of the launcher's waits here for its place, before anything is read.
+
     Args:
         overrides: the caller's arguments; None means: not given.
         usual: what holds where neither arguments nor environment say anything, other than the
             table's defaults.
     """
+    wait_for_place(os.environ)
     hooks.install()
     chosen = configuration.load(overrides, os.environ, usual)
     hooks.install(chosen.excepthook)
@@ -48,11 +52,17 @@ def reported(who: identity.Identity, chosen: Settings) -> Iterator[None]:
     """Tell the launcher that this rank has joined, or of what keeps it from that."""
     try:
         yield
-        tell(chosen.report_dir, "ready", who.rank, who.generation)
+        tell_ready(chosen.report_dir, who.rank, who)
     except StandfastError as error:
         if chosen.report_dir is not None:
             reports.write(chosen.report_dir, who.rank, who.generation, error)
         raise
+
+
+def tell_ready(directory: str | None, slot: int | None, who: identity.Identity) -> None:
+    """Tell the launcher that the process that it counts as `slot` is in a group, and as whom."""
+    if slot is not None:
+        tell(directory, "ready", slot, who.generation, seat=who.rank, size=who.size)
 
 
 @dataclass(frozen=True)
@@ -167,13 +177,15 @@ def come_new(chosen: Settings, state: bytes) -> Seat:
     )
     standby = None if formation.standby is None else StandBy(formation.standby)
     slot = identity.slot()
-    return _seat_of(
+    seat = _seat_of(
         following,
         formation,
         name="",
         world_rank=following.who.rank if slot is None else slot,
         standby=standby,
     )
+    tell_ready(chosen.report_dir, slot, following.who)
+    return seat
 
 
 def _former(name: str, state: bytes, standby: socket.socket | None) -> reforming.Form:
@@ -209,7 +221,8 @@ def _seat_of(
         raise
     known = reforming.next_lineage(outcome, formation)
     if standby is not None:
-        standby.serve(known, reforming.hello_at_work(who, chosen, name), chosen.key)
+        hello = reforming.hello_at_work(who, chosen, name)
+        standby.serve(known, hello, chosen.key, reforming.closed_to_newcomers(chosen))
     old_ranks = tuple(None if rank < 0 else rank for rank in outcome.old_ranks)
     return Seat(core, who, chosen, formation, name, world_rank, known, old_ranks, standby)
 

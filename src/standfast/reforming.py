@@ -13,7 +13,7 @@ import logging
 import operator
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from standfast.endpoint import Endpoint, is_loopback, is_wildcard, parse_endpoint
@@ -22,11 +22,11 @@ from standfast.identity import Identity
 from standfast.matrix import whole
 from standfast.rendezvous import Formation, lineage
 from standfast.rendezvous.hello import hello_of
-from standfast.rendezvous.lineage import NEWCOMER, Lineage, Wish
+from standfast.rendezvous.lineage import Lineage, Wish
 from standfast.rendezvous.loop import Loop
 from standfast.rendezvous.muster import Muster, Summons
 from standfast.rendezvous.newcomer import JOIN, Newcomer
-from standfast.rendezvous.protocol import STATE_BYTES_MAX, Hello, Outcome
+from standfast.rendezvous.protocol import STATE_BYTES_MAX, Hello, Outcome, Refused
 from standfast.settings import Settings
 from standfast.standby import StandBy
 
@@ -141,6 +141,8 @@ def again(past: Past, wish: Wish, timeout_s: float, form: Form) -> tuple[Next, F
     if past.standby is None:
         return _alone(past, form)
     past.standby.rest()
+    if closed_to_newcomers(past.settings) is not None:
+        wish = dataclasses.replace(wish, wait_s=0.0)  # nobody can come
     began = time.monotonic()
     known = past.lineage
     while True:
@@ -214,6 +216,7 @@ def _muster(past: Past, known: Lineage, wish: Wish, timeout_s: float) -> Summons
             wish=wish,
             hello=hello,
             key=past.settings.key,
+            closed=closed_to_newcomers(past.settings),
         )
         try:
             return muster.run()
@@ -255,20 +258,23 @@ def _formed(
     return following, formation
 
 
-def _with_devices(settings: Settings, outcome: Outcome) -> Settings:
-    """Return the settings with the device matrix of those who are left.
-
-    Raises:
-        ConfigError: a newcomer has no row in it.
-    """
+def closed_to_newcomers(settings: Settings) -> Refused | None:
+    """Return what a newcomer is told that the group cannot take in, whoever it is."""
     if settings.fabric != "verbs" or settings.devices is None:
+        return None
+    return Refused(
+        ConfigError.kind,
+        "the RDMA devices of this group are given by a matrix (STANDFAST_DEVICES), in which a "
+        "newcomer has no row; the group goes on without it",
+        "leave STANDFAST_DEVICES unset where each host has one device, so that it is found; or "
+        "let all ranks end and start again, with `standfast run --restarts` and no --replace",
+    )
+
+
+def _with_devices(settings: Settings, outcome: Outcome) -> Settings:
+    """Return the settings with the device matrix of those who are left."""
+    if settings.devices is None or closed_to_newcomers(settings) is None:
         return settings
-    if NEWCOMER in outcome.old_ranks:
-        raise ConfigError(
-            "a group whose RDMA devices are given by a matrix cannot take a newcomer in: it has "
-            "no row there",
-            hint="leave the devices to be found, or start all ranks again",
-        )
     return dataclasses.replace(settings, devices=whole(settings.devices).of(outcome.old_ranks))
 
 
@@ -294,9 +300,15 @@ def hello_at_work(who: Identity, settings: Settings, name: str) -> Hello:
     return hello_of(who, settings, name, wires=True)
 
 
-def addresses(known: Lineage, coordinator: str | None) -> list[Endpoint]:
-    """Return where each rank is found, as seen from here, from elsewhere if that is known."""
-    found = [known.routes[number][-1] for number in known.numbers if known.routes.get(number)]
+def addresses(
+    known: Lineage, coordinator: str | None, numbers: Sequence[int] | None = None
+) -> list[Endpoint]:
+    """Return where each rank is found, as seen from here, from elsewhere if that is known.
+
+    `numbers`: of whom; everybody in the order of ranks if not given.
+    """
+    asked = known.numbers if numbers is None else numbers
+    found = [known.routes[number][-1] for number in asked if known.routes.get(number)]
     host = parse_endpoint(coordinator).host if coordinator else ""
     if not host or is_wildcard(host):
         return found

@@ -43,9 +43,14 @@ class StandBy:
         _watch_forks()
         _all.add(self)
 
-    def serve(self, known: Lineage, hello: Hello, key: bytes | None) -> None:
-        """Answer those who come, from here on. A thread that cannot be had is only logged."""
-        keeper = DoorKeeper(self.listener, known, hello, key)
+    def serve(
+        self, known: Lineage, hello: Hello, key: bytes | None, closed: Refused | None = None
+    ) -> None:
+        """Answer those who come, from here on. A thread that cannot be had is only logged.
+
+        closed: why newcomers cannot be taken in at all, if so.
+        """
+        keeper = DoorKeeper(self.listener, known, hello, key, closed)
         try:
             keeper.start()
         except RuntimeError as error:
@@ -80,13 +85,19 @@ class DoorKeeper(threading.Thread):
     """
 
     def __init__(
-        self, listener: socket.socket, known: Lineage, hello: Hello, key: bytes | None
+        self,
+        listener: socket.socket,
+        known: Lineage,
+        hello: Hello,
+        key: bytes | None,
+        closed: Refused | None = None,
     ) -> None:
         super().__init__(name="standfast-standby", daemon=True)
         self._listener = listener
         self._known = known
         self._hello = hello
         self._key = key
+        self._closed = closed
         self._bell, self._ring = socket.socketpair()
 
     def ring(self) -> None:
@@ -137,7 +148,8 @@ class DoorKeeper(threading.Thread):
         except Malformed as error:
             door.refuse(channel, Refused("rendezvous", f"it sent {error}"))
             return
-        door.refuse(channel, lineage.answer_at_work(comer, self._known, self._hello))
+        answer = lineage.answer_at_work(comer, self._known, self._hello, self._closed)
+        door.refuse(channel, answer)
 
 
 class _Over(Exception):

@@ -177,6 +177,23 @@ class Watch(Membership):
         state = "closed" if self._closed else "open" if self.healthy() else "failed"
         return f"<standfast.Watch: rank {self.rank} of {self.size}, {state}>"
 
+    def reform(self, **wish: object) -> None:
+        """Say that a watch cannot do what ``Group.reform()`` does.
+
+        Its ranks have no data ports, at which they would find each other again; and whatever
+        carries the data in place of standfast has lost its connections, too.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(
+            f"rank {self.rank}: a watch cannot form again in process: its ranks have no port at "
+            "which they would find each other, and the library that carries the data would have "
+            "to form again as well",
+            hint="end with status 75 and let the launcher start all ranks again (standfast run "
+            "--restarts), or use standfast.init() and Group.reform()",
+        )
+
     # --- how the program ends -----------------------------------------------------------------
 
     def report_failure(self, error: BaseException) -> None:

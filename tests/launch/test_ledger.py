@@ -121,3 +121,81 @@ def test_who_went_on(ledger: Ledger, notices: list[tuple[str, int, int]], expect
     for kind, rank, generation in notices:
         ledger.noticed(notice(kind, rank, generation))
     assert ledger.went_on([0], [1]) is expected
+
+
+def test_ready_comes_before_the_loss(ledger: Ledger, told: list[dict[str, Any]]) -> None:
+    """One that has joined proves that all were there, also one that dies before it says so."""
+    ledger.noticed(notice("ready", 0, seat=0, size=2))
+    ledger.ended(end(1, -9))
+    ledger.noticed(notice("fault", 0, lost=1, reason="rank 1 died"))
+    ledger.failed(1, "rank 1", 137)
+    assert names(told) == ["started", "ready", "peer_lost", "group_failed"]
+    assert told[-1]["was_ready"] is True
+
+
+def test_what_was_never_ready_is_said_to_be_so(ledger: Ledger, told: list[dict[str, Any]]) -> None:
+    """Where nobody had joined when a rank was lost, a later word changes nothing."""
+    ledger.ended(end(1, -9))
+    ledger.noticed(notice("ready", 0, seat=0, size=2))
+    ledger.failed(1, "rank 1", 137)
+    assert names(told) == ["started", "peer_lost", "group_failed"]
+    assert told[-1]["was_ready"] is False
+
+
+def reformed(ledger: Ledger) -> None:
+    """Two ranks, of which 0 is lost, and 1 forms the group again."""
+    for rank in (0, 1):
+        ledger.noticed(notice("ready", rank, seat=rank, size=2))
+    ledger.ended(end(0, -9))
+    ledger.noticed(notice("reform", 1, address="h:1"))
+
+
+def test_a_newcomer_in_the_table(ledger: Ledger, told: list[dict[str, Any]]) -> None:
+    """Its story: restarting, started, ready; its number is used up, whatever becomes of it."""
+    reformed(ledger)
+    assert ledger.waits([1])
+    assert ledger.addresses == {1: "h:1"}
+    ledger.restarting(2, 1, 3, 0.0, [0])
+    ledger.replaced(2, {0: ("", 20)})
+    assert (ledger.is_joining(0), ledger.formed, ledger.group_generation) == (True, False, 2)
+    ledger.noticed(notice("ready", 1, 2, seat=0, size=2))
+    assert ledger.state == "restarting"
+    ledger.noticed(notice("ready", 0, 2, seat=1, size=2))
+    assert (ledger.state, ledger.formed) == ("ready", True)
+    assert names(told)[3:] == ["restarting", "started", "ready"]
+    assert told[-2]["ranks"] == [{"rank": 0, "host": "", "pid": 20}]
+
+
+def test_a_group_that_was_formed_again_has_its_own_ranks(
+    ledger: Ledger, told: list[dict[str, Any]]
+) -> None:
+    """Rank 1 of generation 2 is the launcher's rank 0, and is told as that."""
+    reformed(ledger)
+    ledger.replaced(2, {0: ("", 20)})
+    for rank, seat in ((1, 0), (0, 1)):
+        ledger.noticed(notice("ready", rank, 2, seat=seat, size=2))
+    ledger.noticed(notice("fault", 1, 2, lost=1, reason="rank 1 died", error="PeerDied"))
+    assert (told[-1]["event"], told[-1]["rank"]) == ("peer_lost", 0)
+
+
+def test_a_newcomer_that_nobody_waits_for(ledger: Ledger) -> None:
+    """The group is whole without it: its end, and its life, change nothing."""
+    reformed(ledger)
+    ledger.replaced(2, {0: ("", 20)})
+    ledger.noticed(notice("ready", 1, 2, seat=0, size=1))
+    assert (ledger.state, ledger.waits([0, 1])) == ("ready", False)
+    assert not ledger.went_on([0], [1])
+    ledger.ended(end(0, 69))
+    assert ledger.state == "ready"
+    assert ledger.went_on([1], [0])
+
+
+def test_who_is_forsaken(ledger: Ledger) -> None:
+    """A rank that runs, was given up, and that all others have left behind."""
+    for rank in (0, 1):
+        ledger.noticed(notice("ready", rank, seat=rank, size=2))
+    ledger.noticed(notice("fault", 1, lost=0, reason="stalled", error="PeerStalled"))
+    assert ledger.forsaken([0, 1]) == []
+    ledger.noticed(notice("reform", 1, address="h:1"))
+    assert ledger.forsaken([0, 1]) == [0]
+    assert ledger.forsaken([1]) == []

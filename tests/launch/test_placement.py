@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from standfast.launch.environment import Place
-from standfast.launch.placement import Host, place_ranks, slots_of
+from standfast.launch.placement import Host, place_newcomer, place_ranks, slots_of
 
 
 def test_hosts_are_filled_one_after_the_other() -> None:
@@ -34,3 +34,20 @@ def test_too_many() -> None:
     assert slots_of([Host("a", 2), Host("b")]) == 3
     with pytest.raises(ValueError, match="4 ranks do not fit on 3 slots"):
         place_ranks(4, [Host("a", 2), Host("b")])
+
+
+@pytest.mark.parametrize(
+    ("used", "rather", "found"),
+    [
+        ({"a": [1], "b": [0]}, "a", ("a", Place(3, 0, 2, 0))),
+        ({"a": [0, 1], "b": [0]}, "a", ("b", Place(3, 1, 2, 1, "10.0.0.2"))),
+        ({"a": [0]}, "gone", ("a", Place(3, 1, 2, 0))),
+        ({"a": [0, 1], "b": [0, 1]}, "a", None),
+    ],
+)
+def test_a_newcomers_place(
+    used: dict[str, list[int]], rather: str, found: tuple[str, Place] | None
+) -> None:
+    """Where the lost rank was if there is room, else on the first host that has some."""
+    hosts = [Host("a", 2), Host("b", 2, "10.0.0.2")]
+    assert place_newcomer(3, hosts, used, nodes=["a", "b"], rather=rather) == found

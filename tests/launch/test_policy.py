@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from standfast.launch.policy import Size, is_stuck, next_size, pause_s
+from standfast.launch.policy import Budget, Size, is_stuck, next_size, pause_s
 
 
 def test_pauses_grow_until_a_group_was_formed() -> None:
@@ -47,3 +47,25 @@ def test_next_size(slots: int, min_ranks: int | None, waited: bool, size: int | 
 def test_is_stuck(marks: list[tuple[object, ...]], stuck: bool) -> None:
     """Three generations that got no further than the one before; nothing known proves nothing."""
     assert is_stuck(marks) is stuck
+
+
+def test_a_budget_is_of_generations_and_of_newcomers() -> None:
+    """Each restart is used once; pauses begin where no group was formed; no progress ends it."""
+    budget = Budget(9)
+    for formed, pause in ((True, 0.0), (False, 0.0), (False, 0.5), (True, 0.0)):
+        assert budget.left
+        budget.lost((1,), formed=formed)
+        assert budget.pause_s == pause
+        budget.spend()
+    assert (budget.used, budget.used_up, budget.stuck) == (4, False, True)
+    budget.lost((2,), formed=True)
+    assert not budget.stuck
+
+
+def test_a_budget_that_was_never_given_is_not_used_up() -> None:
+    """Nobody asked for restarts: the status is the rank's own, not 75."""
+    assert not Budget(0).left
+    assert not Budget(0).used_up
+    budget = Budget(1)
+    budget.spend()
+    assert budget.used_up

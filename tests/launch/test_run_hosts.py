@@ -30,6 +30,7 @@ from tests.launch.support import (
     start,
     wait_until,
 )
+from tests.launch.test_run_replace import in_generation, work
 
 NOBODY_LIVES_S = 5.0
 TELL = """
@@ -429,3 +430,25 @@ print(json.dumps([
     assert sorted(json.loads(line.split("] ", 1)[1]) for line in ended.out.splitlines()) == [
         [rank, cables, "127.0.0.1", True, False, True] for rank in range(2)
     ]
+
+
+@pytest.mark.parametrize("lost", ["a rank", "its agent"])
+def test_a_newcomer_on_another_host(options: list[str], tmp_path: Path, lost: str) -> None:
+    """--replace: the survivors of both hosts go on, and the newcomers join them from theirs."""
+    more = ["--replace", "--restarts", "3", "--events", str(tmp_path / "events")]
+    launcher = start([*options, *more], work(tmp_path))
+    pids = in_generation(tmp_path, 1, 0, 1, 2, 3)
+    kill(pids[3] if lost == "a rank" else parent_of(pids[3]))
+    wait_until(lambda: all(len(list(tmp_path.glob(f"slot{slot}-in*"))) > 1 for slot in range(4)))
+    (tmp_path / "end").touch()
+    ended = finish(launcher)
+    assert ended.status == 0, ended.err
+    last = [line for line in ended.out.splitlines() if " of 4 in " in line]
+    hosts = sorted(line.split("] ")[0].strip("[").split()[1] for line in last)
+    assert hosts == ["host-a", "host-a", "host-b", "host-b"], ended.out
+    names = [each["event"] for each in events_of(tmp_path / "events")]
+    assert names[:2] == ["started", "ready"]
+    assert names[-2:] == ["ready", "finished"]
+    assert names.count("peer_lost") == (1 if lost == "a rank" else 2)
+    assert "group_failed" not in names
+    assert not any(map(lives, pids))

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from tests import emulated
 from tests.death.measures import MEASURES, allowance_s
 from tests.death.processes import Nursery
 from tests.reform.harness import QUICK, ReformCase
@@ -262,3 +263,61 @@ def test_a_frozen_rank_wakes(nursery: Nursery, victim: int) -> None:
         )
         assert out["took_s"] < 2 + allowance_s(case.began_ns)
         case.finish()
+
+
+def test_two_that_should_serve_freeze_one_after_the_other(nursery: Nursery) -> None:
+    """Each is given up in its turn, and the third serves; the two are told when they wake."""
+    wish = {"min_size": 2, "timeout_s": 12.0}
+    with ReformCase(nursery, 6, by_rank={2: {"slow": True}}, reform=wish) as case:
+        case.check(1, [0, 1, 2, 3, 4, 5], [None] * 6)
+        case.kill(5)
+        for rank in case.others(5):
+            case.wait(rank, "raised 1")
+        case.wait_asleep(0, 1, 3, 4)
+        case.freeze(0)
+        case.freeze(1)
+        case.tell(2)
+        case.check(2, [2, 3, 4], [2, 3, 4])
+        for rank in (0, 1):
+            case.thaw(rank)
+            assert case.wait(rank, "out").error["type"] == "StaleGroup"
+        case.finish(5)
+
+
+def test_too_few_come_because_two_freeze(nursery: Nursery) -> None:
+    """The error tells who is gone, and who is there and did not go on."""
+    wish = {"min_size": 4, "timeout_s": 6.0}
+    with ReformCase(nursery, 5, by_rank={2: {"slow": True}}, reform=wish) as case:
+        case.check(1, [0, 1, 2, 3, 4], [None] * 5)
+        case.kill(4)
+        for rank in case.others(4):
+            case.wait(rank, "raised 1")
+        case.wait_asleep(0, 1, 3)
+        case.freeze(0)
+        case.freeze(1)
+        case.tell(2)
+        for rank in (2, 3):
+            error = case.wait(rank, "out").error
+            assert error["type"] == "RendezvousError", error
+            assert "rank 4 is gone: ended, or closed its group" in error["message"]
+            for frozen in (0, 1):
+                assert f"rank {frozen} is there, but given up" in error["message"]
+        case.thaw(0)
+        case.thaw(1)
+        for rank in (0, 1):
+            case.wait(rank, "out")
+        case.finish(4)
+
+
+def test_a_newcomer_that_the_device_matrix_does_not_have(nursery: Nursery) -> None:
+    """It alone ends, with what to do; the others do not wait for it, though they were asked to."""
+    init = {"fabric": "verbs", "devices": emulated.matrix(3)}
+    with ReformCase(nursery, 3, init=init, reform={"wait_s": 60.0}) as case:
+        first = case.check(1, [0, 1, 2], [None] * 3)
+        case.kill(1)
+        case.check(2, [0, 2], [0, 2])
+        new = case.newcomer(first[0]["addresses"])
+        assert case.wait_end(new) == 78
+        assert "the RDMA devices of this group are given by a matrix" in case.text(new)
+        assert "let all ranks end and start again" in case.text(new)
+        case.finish(1, new)

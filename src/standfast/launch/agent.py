@@ -78,11 +78,11 @@ NOT_FOR_US = (signal.SIGINT, signal.SIGHUP, signal.SIGTSTP)
 class UpStream:
     """The reading end of a rank's stdout or stderr, read as far as the launcher has room."""
 
-    def __init__(self, agent: Agent, fd: int, rank: int, *, stderr: bool) -> None:
+    def __init__(self, agent: Agent, fd: int, key: int, *, stderr: bool) -> None:
         self.open = True
         self._agent = agent
         self._fd = fd
-        self._rank = rank
+        self._key = key
         self._stderr = stderr
         self._credit = WINDOW_BYTES
         self._budget: int | None = None
@@ -121,7 +121,7 @@ class UpStream:
         self._credit -= len(data)
         if self._budget is not None:
             self._budget -= len(data)
-        self._agent.say(Printed(self._rank, self._stderr, data))
+        self._agent.say(Printed(self._key, self._stderr, data))
         if data:
             self._settle()
         else:
@@ -157,8 +157,22 @@ class Charge:
     addresses: tuple[str, str]
 
 
+class Inlet:
+    """Takes over the reading ends of one process's pipes."""
+
+    def __init__(self, agent: Agent, key: int) -> None:
+        self._agent = agent
+        self._key = key
+
+    def attach(self, fd: int, *, rank: int, stderr: bool, tail: Tail | None) -> UpStream:
+        """Do as Output does; the launcher has the tail."""
+        stream = UpStream(self._agent, fd, self._key, stderr=stderr)
+        self._agent.streams[self._key, stderr] = stream
+        return stream
+
+
 class Agent:
-    """The ranks of this host.
+    """The processes of this host, by their keys.
 
     over: why it serves no more, "" after a goodbye. job_status: what the goodbye said.
     """
@@ -181,7 +195,7 @@ class Agent:
         self._directory = directory
         self._guardian = Guardian(directory)
         self._members: dict[int, RankProcess] = {}
-        self._streams: dict[tuple[int, bool], UpStream] = {}
+        self.streams: dict[tuple[int, bool], UpStream] = {}
         self._stdins: dict[int, RankStdin] = {}
         self._listeners: list[socket.socket] = []
         self._generation = 0
@@ -225,10 +239,10 @@ class Agent:
 
     def _look(self) -> None:
         """Notice what no event tells."""
-        for member in self._all():
+        for key, member in self._members.items():
             if not member.gone and not member.running and member.check_gone():
                 self._guardian.gone(member.pid)
-                self.say(Gone(member.rank))
+                self.say(Gone(key))
         if self._checked is not None:
             self._check_groups(*self._checked)
         if now_ns() - self._heard_ns > LEASE_NS:
@@ -267,16 +281,16 @@ class Agent:
                 self._prepare(order)
             case Start():
                 self._start(order)
-            case Tell(rank, number):
-                self._tell(rank, signal.Signals(number))
-            case Feed(rank, data):
-                self._feed(rank, data)
-            case Credit(rank, stderr, count):
-                if (rank, stderr) in self._streams:
-                    self._streams[rank, stderr].grant(count)
-            case Cut(rank, stderr):
-                if (rank, stderr) in self._streams:
-                    self._streams[rank, stderr].cut()
+            case Tell(key, number):
+                self._tell(key, signal.Signals(number))
+            case Feed(key, data):
+                self._feed(key, data)
+            case Credit(key, stderr, count):
+                if (key, stderr) in self.streams:
+                    self.streams[key, stderr].grant(count)
+            case Cut(key, stderr):
+                if (key, stderr) in self.streams:
+                    self.streams[key, stderr].cut()
             case Check(groups):
                 self._checked = (groups, now_ns() + FENCE_NS)
             case Obituary(generation, text):
@@ -298,11 +312,11 @@ class Agent:
         self.say(Listening(port, master_port, watch_port, jaccl_port, ring))
 
     def _start(self, order: Start) -> None:
-        rank = order.place.rank
-        if order.formation.generation != self._generation:
+        rank, key, is_new = order.place.rank, order.key, bool(order.formation.join)
+        if order.formation.generation != self._generation and not is_new:
             self._begin(order.formation)
         listeners = None
-        if rank == 0:
+        if rank == 0 and not is_new:
             listeners = Listeners(*(each.fileno() for each in self._listeners))
         try:
             program = self._program(order)
@@ -311,42 +325,42 @@ class Agent:
                     rank,
                     program,
                     self._environment(order, listeners),
-                    output=self,
+                    output=Inlet(self, key),
                     guardian=self._guardian,
                     inherited=() if listeners is None else listeners.all(),
                     cwd=self._charge.cwd if self._charge else _usable_folder(order.cwd),
                     stdin=stdin,
                 )
         except LaunchError as error:
-            self.say(Refused(rank, error.status, str(error)))
+            self.say(Refused(key, error.status, str(error)))
             return
         except OSError as error:
             refused = cannot_exec(order.path, error)
-            self.say(Refused(rank, refused.status, str(refused)))
+            self.say(Refused(key, refused.status, str(refused)))
             return
         finally:
             if rank == 0:
                 self._close_listeners()
-        self._members[rank] = member
+        self._members[key] = member
         if taker is not None:
-            self._stdins[rank] = taker
+            self._stdins[key] = taker
         self._exits.add(member.pid)
-        self.say(Started(rank, member.pid, member.started_ns))
+        self.say(Started(key, member.pid, member.started_ns))
 
     def _rank_stdin(
         self, order: Start
     ) -> contextlib.AbstractContextManager[tuple[int, RankStdin | None]]:
-        rank = order.place.rank
         return rank_stdin(
-            self.selector, wanted=order.stdin, took=lambda count: self.say(Fed(rank, count))
+            self.selector, wanted=order.stdin, took=lambda count: self.say(Fed(order.key, count))
         )
 
     def _begin(self, formation: Formation) -> None:
         """Forget the generation before: the launcher has seen to it that nothing of it is left."""
         self._generation = formation.generation
         self._members.clear()
+        self.streams = {key: each for key, each in self.streams.items() if each.open}
         self._close_stdins()
-        reap_strays(keep=self._guardian.pid)
+        reap_strays(keep=[self._guardian.pid])
         sweep_segments()
 
     def _environment(self, order: Start, listeners: Listeners | None) -> dict[str, str]:
@@ -368,29 +382,26 @@ class Agent:
         command = warden_command(program.path, program.command, kill_after_s=kill_after_s)
         return Program(command[0], command)
 
-    def attach(self, fd: int, *, rank: int, stderr: bool, tail: Tail | None) -> UpStream:
-        """Take over the reading end of a rank's pipe, as Output does; the launcher has the tail."""
-        stream = UpStream(self, fd, rank, stderr=stderr)
-        self._streams[rank, stderr] = stream
-        return stream
-
-    def _tell(self, rank: int, number: signal.Signals) -> None:
-        member = self._members.get(rank)
+    def _tell(self, key: int, number: signal.Signals) -> None:
+        member = self._members.get(key)
         if member is not None and not member.gone:
             member.tell(number)
 
     # --- what happens here
 
     def _ended(self, pid: int) -> None:
-        member = next((each for each in self._all() if each.pid == pid), None)
-        if member is None:
+        key = next(
+            (key for key, each in self._members.items() if each.pid == pid and each.running), None
+        )
+        if key is None:
             if self._guardian.replace([each.pid for each in self._all() if not each.gone]):
                 self._exits.add(self._guardian.pid)
             return
+        member = self._members[key]
         member.reap()
         self._board.read()  # what it said is told before its end
         end = member.end(now_ns())
-        self.say(Ended(member.rank, end.status, end.ended_ns, self._report(member.rank)))
+        self.say(Ended(key, end.status, end.ended_ns, self._report(member.rank)))
 
     def _report(self, rank: int) -> bytes:
         path = os.path.join(self._directory, f"rank-{rank}-gen{self._generation}.json")
@@ -398,9 +409,9 @@ class Agent:
             return file.read(REPORT_BYTES_MAX)
         return b""
 
-    def _feed(self, rank: int, data: bytes) -> None:
-        if rank in self._stdins:
-            self._stdins[rank].feed(data)
+    def _feed(self, key: int, data: bytes) -> None:
+        if key in self._stdins:
+            self._stdins[key].feed(data)
 
     def _close_stdins(self) -> None:
         for each in self._stdins.values():
@@ -423,7 +434,7 @@ class Agent:
         self._exits.close()
         self._close_listeners()
         self._close_stdins()
-        for stream in self._streams.values():
+        for stream in self.streams.values():
             stream.close()
         self._board.close()
         sweep_segments()

@@ -17,7 +17,7 @@ from standfast.launch.descriptions import (
     devices_text,
     ring_text,
 )
-from standfast.launch.environment import HOST, Formation, Place
+from standfast.launch.environment import HOST, Formation, Place, own_formation
 from standfast.launch.link import CONNECT_NS, Link
 from standfast.launch.orders import (
     FENCE_NS,
@@ -37,7 +37,13 @@ from standfast.launch.orders import (
     Start,
     Started,
 )
-from standfast.launch.placement import Host, entries_of, place_ranks, slots_of
+from standfast.launch.placement import (
+    Host,
+    entries_of,
+    place_newcomer,
+    place_ranks,
+    slots_of,
+)
 from standfast.launch.remote import RemoteRank, RemoteStdin
 from standfast.launch.spec import HostLost, JobSpec, LaunchError
 from standfast.launch.terminal import size_variables
@@ -106,7 +112,10 @@ class AgentCrew:
         self._stdins: dict[int, RemoteStdin] = {}
         names = dict.fromkeys(host.name for host in spec.hosts)
         self._stations = {name: Station(name) for name in names}
-        self._ranks: dict[int, tuple[Station, RemoteRank]] = {}
+        self._ranks: dict[int, tuple[Station, RemoteRank, Place]] = {}
+        self._next_key = 0
+        self._asked_ns: dict[int, int] = {}
+        self._formation: Formation | None = None
         self._ended: Callable[[Member], None] = _nobody
         self._listening: dict[str, Listening] = {}
         self._refused: Refused | None = None
@@ -177,6 +186,11 @@ class AgentCrew:
 
     # --- a generation
 
+    @property
+    def kept(self) -> Sequence[int]:
+        """Links reap their ssh by themselves."""
+        return ()
+
     def start(
         self, formation: Formation, members: dict[int, Member], ended: Callable[[Member], None]
     ) -> None:
@@ -189,33 +203,68 @@ class AgentCrew:
         self._ended = ended
         self._ranks.clear()
         self._stdins.clear()
+        self._asked_ns.clear()
         usable = self._usable()
         placed = place_ranks(formation.size, usable)
         formation = self._completed(formation, placed, entries_of(formation.size, usable))
-        terminal = size_variables()
+        self._formation = formation
         links = {name: _living_link(self._stations[name]) for name, _ in placed}
         for name, place in placed:
-            link = links[name]
-            member = RemoteRank(place.rank, link, self._output)
-            members[place.rank] = member
-            self._ranks[place.rank] = (self._stations[name], member)
-            link.say(
-                Start(
-                    formation=formation,
-                    place=place,
-                    path=self._program.path,
-                    command=tuple(self._program.command),
-                    environment=self._spec.handed_on_to(place.rank),
-                    cwd=self._spec.cwd,
-                    watch=self._spec.watch,
-                    kill_after_s=self._spec.kill_after_s,
-                    stdin=self._stdin.goes_to(place.rank),
-                    terminal=terminal,
-                )
+            members[place.rank] = self._start(self._stations[name], links[name], formation, place)
+
+    def _start(
+        self, station: Station, link: Link, formation: Formation, place: Place
+    ) -> RemoteRank:
+        """Have a process started."""
+        rank, key = place.rank, self._next_key
+        self._next_key += 1
+        member = RemoteRank(rank, key, link, self._output)
+        self._ranks[key] = (station, member, place)
+        wants_stdin = self._stdin.goes_to(rank)
+        link.say(
+            Start(
+                formation=formation,
+                place=place,
+                path=self._program.path,
+                command=tuple(self._program.command),
+                environment=self._spec.handed_on_to(rank),
+                cwd=self._spec.cwd,
+                watch=self._spec.watch,
+                kill_after_s=self._spec.kill_after_s,
+                stdin=wants_stdin,
+                key=key,
+                terminal=size_variables(),
             )
-            if self._stdin.goes_to(place.rank):
-                self._stdins[place.rank] = RemoteStdin(place.rank, link)
-                self._stdin.add(self._stdins[place.rank])
+        )
+        if wants_stdin:
+            self._stdins[key] = RemoteStdin(key, link)
+            self._stdin.add(self._stdins[key])
+        return member
+
+    def may_follow(self, rank: int) -> bool:
+        """Whether nothing of the rank's last process is left, and every host was asked for room."""
+        asked_ns = self._asked_ns.setdefault(rank, now_ns())
+        self.call()
+        last = [station for station, member, _ in self._ranks.values() if member.rank == rank]
+        return not last[-1].left and self.settled(asked_ns)
+
+    def newcomer(self, formation: Formation, rank: int, ended: Member) -> RemoteRank | None:
+        """Start a rank again: on its own host if there is room, else on another."""
+        assert self._formation is not None
+        used: dict[str, list[int]] = {}
+        for station, member, place in self._ranks.values():
+            if not member.gone:
+                used.setdefault(station.name, []).append(place.local_rank)
+        nodes = list(self._stations)
+        found = place_newcomer(rank, self._usable(), used, nodes=nodes, rather=ended.host)
+        if found is None:
+            return None
+        name, place = found
+        station = self._stations[name]
+        assert station.link is not None
+        self._asked_ns.pop(rank, None)
+        own = own_formation(self._formation, formation)
+        return self._start(station, station.link, own, place)
 
     def _completed(
         self, formation: Formation, placed: Sequence[tuple[str, Place]], entries: Sequence[Host]
@@ -305,8 +354,8 @@ class AgentCrew:
 
         return reports_of(
             {
-                rank: (member.report, station.link.offset_ns if station.link else 0)
-                for rank, (station, member) in self._ranks.items()
+                member.rank: (member.report, station.link.offset_ns if station.link else 0)
+                for station, member, _ in self._ranks.values()
             }
         )
 
@@ -334,15 +383,15 @@ class AgentCrew:
             case Listening():
                 self._listening[station.name] = news
             case Refused():
-                self._refused = news
+                self._is_refused(news)
             case Notice(line):
                 self._noticed(line)
             case Leaving(number):
                 station.leaving = True
                 station.trouble = f"{station.name} was told to end: {exits.signal_name(number)}"
-            case Fed(rank, count):
-                if rank in self._stdins:
-                    self._stdins[rank].fed(count)
+            case Fed(key, count):
+                if key in self._stdins:
+                    self._stdins[key].fed(count)
             case Checked(living):
                 station.left, station.asked = (), False
                 if living:
@@ -350,10 +399,20 @@ class AgentCrew:
             case _:
                 self._heard_of_rank(news)
 
+    def _is_refused(self, news: Refused) -> None:
+        """No generation can do without one of its ranks, but ranks that go on can."""
+        member = self._ranks[news.key][1]
+        before = [each.rank for key, (_, each, _) in self._ranks.items() if key < news.key]
+        if member.rank in before:
+            member.refused(news)
+            self._ended(member)
+        else:
+            self._refused = news
+
     def _heard_of_rank(self, news: Started | Ended | Gone | Printed) -> None:
-        if news.rank not in self._ranks:
+        if news.key not in self._ranks:
             return
-        member = self._ranks[news.rank][1]
+        member = self._ranks[news.key][1]
         match news:
             case Started():
                 member.started(news)
@@ -388,7 +447,7 @@ class AgentCrew:
         station.trouble = station.trouble if station.leaving else link.reason
         station.failed_ns = now_ns()
         station.asked = False
-        members = [member for where, member in self._ranks.values() if where is station]
+        members = [member for where, member, _ in self._ranks.values() if where is station]
         left = tuple(each.pid for each in members if not each.gone)
         if left:
             station.left, station.fence_ns = left, now_ns() + FENCE_NS

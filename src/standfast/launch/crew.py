@@ -63,6 +63,10 @@ class Member(Protocol):
 class Crew(Protocol):
     """Starts and watches the ranks of one generation after the other."""
 
+    @property
+    def kept(self) -> Sequence[int]:
+        """Children that live on between generations, and are its own to reap."""
+
     def start(
         self, formation: Formation, members: dict[int, Member], ended: Callable[[Member], None]
     ) -> None:
@@ -72,6 +76,19 @@ class Crew(Protocol):
 
         Raises:
             OSError, LaunchError: one could not be started.
+        """
+
+    def may_follow(self, rank: int) -> bool:
+        """Whether nothing of the process that had this rank last can still run."""
+
+    def newcomer(self, formation: Formation, rank: int, ended: Member) -> Member | None:
+        """Start a process in the place of a rank that was lost; None if there is no room.
+
+        `formation` says what it has for itself: its number, and where the others are; `ended`, who
+        had the rank last.
+
+        Raises:
+            OSError: it could not be started.
         """
 
     def due_ns(self) -> int | None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+SPARE_FD = "STANDFAST_SPARE_FD"
 WATCH_COORDINATOR = "STANDFAST_WATCH_COORDINATOR"
 WATCH_LISTEN_FD = "STANDFAST_WATCH_LISTEN_FD"
 """Where the wardens of `run --watch` meet. Theirs alone: a ward has its rank's usual variables."""
 NOT_INHERITED = (
+    SPARE_FD,
     "STANDFAST_LISTEN_FD",
     "STANDFAST_LAUNCHER",
     "STANDFAST_NODE_RANK",
@@ -20,6 +23,7 @@ NOT_INHERITED = (
 )
 """An outer launcher's. Torch would look for the outer agent's store at our MASTER_PORT."""
 MLX_DESCRIPTIONS = ("MLX_HOSTFILE", "MLX_IBV_DEVICES", "JACCL_IBV_DEVICES")
+MLX_NAMES = ("MLX_RANK", "MLX_WORLD_SIZE", "JACCL_RANK", "MLX_HOSTFILE")
 HOST = "127.0.0.1"
 
 
@@ -30,7 +34,7 @@ class Formation:
     Ports, files and report_dir are filled in where the ranks are started; `host` is rank 0's
     address. ring, devices: texts for MLX's ring and for JACCL's cables, "" if there is nothing to
     say; ring_file, devices_file: where those were written. jaccl_ring: cables are to be used as a
-    ring.
+    ring. join: where newcomers find the ranks that form their group again; "" for all others.
     """
 
     job_id: str
@@ -48,6 +52,19 @@ class Formation:
     devices_file: str = ""
     jaccl_port: int = 0
     jaccl_ring: bool = False
+    join: str = ""
+
+
+def own_formation(formation: Formation, newcomers: Formation) -> Formation:
+    """Return what a newcomer gets: ports and directories of all, number and addresses of its own.
+
+    Args:
+        formation: that of the generation in which it is started.
+        newcomers: has `generation` and `join`.
+    """
+    return dataclasses.replace(
+        formation, generation=newcomers.generation, join=newcomers.join, watch_port=None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +118,8 @@ def rank_environment(
     environment = {name: text for name, text in inherited.items() if name not in NOT_INHERITED}
     environment |= _identity(formation, place) | _torch_identity(formation, place)
     environment |= _mlx_identity(inherited, formation, place)
+    if formation.join:
+        environment["STANDFAST_JOIN"] = formation.join
     if formation.watch_port is not None:
         environment[WATCH_COORDINATOR] = endpoint(formation.host, formation.watch_port)
     if listeners is not None:
@@ -110,6 +129,21 @@ def rank_environment(
     for name, text in _defaults(formation, place).items():
         environment[name] = environment.get(name) or text
     return environment
+
+
+def spare_environment(
+    inherited: Mapping[str, str], formation: Formation, fd: int
+) -> dict[str, str]:
+    """Return the environment of a process that is no rank yet; `fd` is its end of a socket.
+
+    What says who a rank is comes later: see spares.py.
+    """
+    place = alone(0, formation.size)
+    whole = rank_environment(inherited, formation, place=place, listeners=None)
+    later = {*_identity(formation, place), *_torch_identity(formation, place), *MLX_NAMES}
+    later -= {"STANDFAST_JOB_ID", "STANDFAST_REPORT_DIR"}
+    kept = {name: text for name, text in whole.items() if name not in later}
+    return {**kept, SPARE_FD: str(fd)}
 
 
 def _identity(formation: Formation, place: Place) -> dict[str, str]:

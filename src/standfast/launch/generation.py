@@ -18,11 +18,13 @@ from standfast.launch.ledger import Ledger
 from standfast.launch.notices import obituary
 from standfast.launch.output import Output
 from standfast.launch.plan import Step, hastened, kill_plan, stop_plan
+from standfast.launch.policy import Budget, Mark
 from standfast.launch.progress import mark_of
 from standfast.launch.records import RankEnd, Stop, StopReason
 from standfast.launch.spec import JobSpec
 from standfast.launch.stdin import Stdin
 from standfast.launch.stragglers import hopeless
+from standfast.launch.succession import Succession
 
 if TYPE_CHECKING:
     from standfast.launch.verdicts import GenerationRecord, Report
@@ -63,7 +65,12 @@ class Generation:
     """The ranks of one generation, alive."""
 
     def __init__(
-        self, workshop: Workshop, job: JobSpec, formation: Formation, deadline_ns: int | None
+        self,
+        workshop: Workshop,
+        job: JobSpec,
+        formation: Formation,
+        deadline_ns: int | None,
+        budget: Budget,
     ) -> None:
         self._shop = workshop
         self._job = job
@@ -79,6 +86,17 @@ class Generation:
         self._leftovers: list[Member] = []
         self._mourned = False
         self._passed: set[int] = set()
+        self._went_on = False
+        self._succession = Succession(
+            formation,
+            self._members,
+            workshop.crew,
+            workshop.ledger,
+            workshop.output,
+            budget,
+            self._mark,
+            job.wait_refill_s,
+        )
 
     def run(self) -> GenerationRecord:
         """Start the ranks and see them to their end. OSError where one could not be started."""
@@ -100,6 +118,7 @@ class Generation:
         """Do all that is due; return whether the generation is over."""
         self._note_signals()
         self._let_survivors_go_on()
+        self._replace_lost()
         self._note_limits()
         self._carry_out_plan()
         self._clear_groups()
@@ -109,7 +128,8 @@ class Generation:
         self._shop.output.settle()
         self._shop.stdin.settle()
         self._shop.settle()
-        return all(each.gone and each.drained for each in self._members.values())
+        everybody = [*self._members.values(), *self._succession.former]
+        return all(each.gone and each.drained for each in everybody)
 
     def _wait_s(self) -> float:
         if self._shop.output.busy or any(each.unsettled for each in self._members.values()):
@@ -118,7 +138,7 @@ class Generation:
             return 0.0
         due = [step.at_ns for step in self._plan[:1]]
         moments = (self._deadline_ns, self._notice_ns, self._abandon_ns, self._shop.crew.due_ns())
-        due += [at for at in moments if at is not None]
+        due += [at for at in (*moments, self._succession.due_ns()) if at is not None]
         return max(0.0, (min(due) - now_ns()) / 1e9) if due else 60.0
 
     def _ended(self, member: Member) -> None:
@@ -170,6 +190,7 @@ class Generation:
         if not self._shop.ledger.went_on(running, lost):
             return
         self._passed |= lost
+        self._went_on = True
         self._stops.clear()
         self._plan = []
         self._notice_ns = self._abandon_ns = None
@@ -177,9 +198,26 @@ class Generation:
         self._shop.output.say(
             [f"standfast: {self._running_text()} form their group again without {who}"]
         )
+        if self._job.replace:
+            self._succession.lost(lost)
+
+    def _replace_lost(self) -> None:
+        """Start newcomers for those that survivors go on without, and end who is in the way."""
+        if not self._job.replace or self._stops:
+            return
+        running = [rank for rank, each in self._members.items() if each.running]
+        self._succession.forsake(running)
+        self._passed -= set(self._succession.attend(running))
+        waiting = [rank for rank in running if self._shop.ledger.is_joining(rank)]
+        if waiting == running and not self._passed.issuperset(running):
+            # The group that they were to join is over; what it has come to is the job's end.
+            self._passed |= set(running)
+            kill_after_s = self._job.kill_after_s
+            plan = stop_plan(StopReason.TIMEOUT, now_ns(), grace_s=0, kill_after_s=kill_after_s)
+            self._plan = [*plan]
 
     def _reports(self) -> dict[int, Report]:
-        if self._passed:
+        if self._went_on:
             return {}  # they count ranks anew, and so name others than ours
         return self._shop.crew.reports(self._formation.generation, self._formation.size)
 
@@ -242,7 +280,7 @@ class Generation:
 
     def _clear_groups(self) -> None:
         now = now_ns()
-        for member in self._members.values():
+        for member in [*self._members.values(), *self._succession.former]:
             if member.gone:
                 self._cut_streams(member, now)
             elif not member.running:
@@ -323,6 +361,9 @@ class Generation:
             stops=tuple(self._stops),
             leftovers=tuple(each.label for each in self._leftovers),
             leftover_hosts=tuple(dict.fromkeys(each.host for each in self._leftovers)),
-            mark=mark_of(self._shop.ledger.beats, self._job.checkpoint),
-            formed=self._shop.ledger.all_ready,
+            mark=self._mark(),
+            formed=self._shop.ledger.formed,
         )
+
+    def _mark(self) -> Mark:
+        return mark_of(self._shop.ledger.beats, self._job.checkpoint)

@@ -20,7 +20,7 @@ from standfast.launch.local import LocalCrew
 from standfast.launch.notices import NoticeBoard
 from standfast.launch.output import Output
 from standfast.launch.parts import adopt_orphans, reap_strays
-from standfast.launch.policy import Size, next_size
+from standfast.launch.policy import Budget, Size, next_size
 from standfast.launch.process import Program
 from standfast.launch.program import cannot_exec, find_program
 from standfast.launch.segments import sweep_segments
@@ -76,8 +76,12 @@ def run_job(spec: JobSpec) -> int:
                 directory,
                 spec.environ_of,
                 stdin,
+                board.read,
                 watch=spec.watch,
+                spares=spec.spares,
+                spare_ended=chronicle.ledger.spare_ended,
             )
+            stack.callback(crew.close)
         shop = Workshop(selector, output, inbox, stdin, crew, chronicle.ledger, chronicle.settle)
         try:
             status = Job(spec, program, shop, chronicle, guardian).run()
@@ -108,6 +112,7 @@ class Job:
         self._guardian = guardian
         self._id = chronicle.ledger.job_id
         self._key = os.urandom(32).hex()
+        self._budget = Budget(spec.restarts)
         self._began_ns = now_ns()
         self._lost_early = 0
 
@@ -119,7 +124,7 @@ class Job:
             return self._stopped_early(record)
         from standfast.launch.story import Story  # ranks started earlier without it
 
-        story = Story(self._spec, self._id, self._began_ns)
+        story = Story(self._spec, self._id, self._began_ns, self._budget)
         self._judge(story, record)
         while story.again:
             # Ranks that formed their group again by themselves have used up numbers, too.
@@ -128,7 +133,9 @@ class Job:
             chronicle.ledger.restarting(
                 number, story.restarts + 1, self._spec.restarts, story.pause_s
             )
-            record = self._pause(story.pause_s) or self._form(number)
+            pause_s = story.pause_s
+            self._budget.spend()
+            record = self._pause(pause_s) or self._form(number)
             if isinstance(record, int):
                 return self._stopped_early(record)
             self._judge(story, record)
@@ -180,13 +187,15 @@ class Job:
 
     def _generation(self, number: int, size: int) -> GenerationRecord:
         formation = Formation(job_id=self._id, generation=number, size=size, key=self._key)
-        generation = Generation(self._shop, self._spec, formation, self._deadline_ns())
+        generation = Generation(
+            self._shop, self._spec, formation, self._deadline_ns(), self._budget
+        )
         try:
             return generation.run()
         except OSError as error:
             raise _cannot_start(self._program, error) from error
         finally:
-            reap_strays(keep=self._guardian.pid)
+            reap_strays(keep=[self._guardian.pid, *self._shop.crew.kept])
             sweep_segments()
 
     def _deadline_ns(self) -> int | None:

@@ -20,6 +20,10 @@ class Prefixer:
         self._partial: list[bytes] = []
         self._partial_bytes = 0
 
+    def rename(self, prefix: bytes) -> None:
+        """Put this before all lines from here on."""
+        self._prefix = prefix
+
     def feed(self, data: bytes) -> bytes:
         """Take what the rank wrote; return what can be written now."""
         cut = data.rfind(b"\n") + 1

@@ -33,6 +33,10 @@ def settle_ranks(options: dict[str, Any]) -> None:
         read = _read_hostfile(hostfile)
         options["hosts"], options["backend"] = entries_of(read), read.backend
         options["env"] = (*read.envs, *options["env"])
+    if options["replace"] and options["watch"]:
+        raise click.UsageError("--replace needs ranks that call reform(); under --watch none do.")
+    if options["replace"] and not options["restarts"]:
+        raise click.UsageError("--replace needs --restarts N: how often a rank may be replaced.")
     hosts, ranks, spares = options["hosts"], options["ranks"], options["spares"]
     if not hosts:
         _need_no_hosts(options)
@@ -124,12 +128,16 @@ def _need_no_hosts(options: dict[str, Any]) -> None:
     """Refuse what only means something with hosts."""
     if options["ranks"] is None:
         raise click.UsageError("say how many ranks: -n N, or where: --hosts, --hostfile.")
-    for name, default in (("min_ranks", None), ("spares", 0), ("wait_refill_s", 0.0)):
+    for name, default in (("min_ranks", None), ("wait_refill_s", 0.0)):
         if options[name] != default:
             flag = f"--{name.replace('_', '-')}"
             raise click.UsageError(
                 f"{flag} needs --hosts: on one machine every place can be filled again at once."
             )
+    if options["spares"] and options["watch"]:
+        raise click.UsageError("--spares wait in standfast.init(); under --watch nobody calls it.")
+    if options["spares"] and not options["restarts"]:
+        raise click.UsageError("--spares needs --restarts N: else no place ever becomes free.")
 
 
 def read_hosts(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tuple[Host, ...]:

@@ -2,6 +2,7 @@
 
 A frame is a 4-byte length and msgpack. An agent's stream begins with MAGIC, since a login shell may
 print whatever it likes before. Both ends are of one version: Hello comes first, and is compared.
+Processes have keys, which are never given twice: a rank may have several, one after the other.
 """
 
 from __future__ import annotations
@@ -59,33 +60,34 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     stdin: bool = False
     terminal: Mapping[str, str] = {}
     """COLUMNS and LINES of the launcher's terminal; a host's own win."""
+    key: int = 0
 
 
 class Tell(msgspec.Struct, frozen=True, tag=True):
     """Send a signal to a rank's group."""
 
-    rank: int
+    key: int
     signal: int
 
 
 class Cut(msgspec.Struct, frozen=True, tag=True):
     """Read what is in a pipe already, and no more."""
 
-    rank: int
+    key: int
     stderr: bool
 
 
 class Feed(msgspec.Struct, frozen=True, tag=True):
     """A piece of the launcher's stdin for a rank; nothing at its end."""
 
-    rank: int
+    key: int
     data: bytes
 
 
 class Credit(msgspec.Struct, frozen=True, tag=True):
     """So much of a stream was passed on."""
 
-    rank: int
+    key: int
     stderr: bool
     count: int
 
@@ -150,7 +152,7 @@ class Listening(msgspec.Struct, frozen=True, tag=True):
 class Started(msgspec.Struct, frozen=True, tag=True):
     """A rank's process is there."""
 
-    rank: int
+    key: int
     pid: int
     started_ns: int
 
@@ -158,7 +160,7 @@ class Started(msgspec.Struct, frozen=True, tag=True):
 class Refused(msgspec.Struct, frozen=True, tag=True):
     """A rank could not be started; `status` is what the launcher ends with for that."""
 
-    rank: int
+    key: int
     status: int
     text: str
 
@@ -166,7 +168,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 class Ended(msgspec.Struct, frozen=True, tag=True):
     """A rank's process was reaped. `report` is its report file, if it wrote one."""
 
-    rank: int
+    key: int
     status: int
     ended_ns: int
     report: bytes
@@ -175,13 +177,13 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
 class Gone(msgspec.Struct, frozen=True, tag=True):
     """Nothing is left of a rank's group."""
 
-    rank: int
+    key: int
 
 
 class Printed(msgspec.Struct, frozen=True, tag=True):
     """A piece of a rank's output; nothing at its end."""
 
-    rank: int
+    key: int
     stderr: bool
     data: bytes
 
@@ -189,7 +191,7 @@ class Printed(msgspec.Struct, frozen=True, tag=True):
 class Fed(msgspec.Struct, frozen=True, tag=True):
     """So much of `Feed` was taken, or thrown away since the rank does not want it."""
 
-    rank: int
+    key: int
     count: int
 
 

@@ -18,11 +18,12 @@ import selectors
 import stat
 import termios
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from standfast.launch.clock import now_ns
 from standfast.launch.lines import Prefixer, Tail
 from standfast.launch.logs import Log, Logs
+from standfast.launch.process import Pipe
 
 READ_BYTES = 65536
 SINK_BYTES_MAX = 262144
@@ -259,14 +260,23 @@ class Output:
         self._logs = Logs(log_dir)
 
     def attach(self, fd: int, *, rank: int, stderr: bool, tail: Tail | None) -> Stream:
-        """Take over the reading end of a rank's pipe."""
+        """Take over the reading end of a rank's pipe. `rank`: negative for a spare."""
         os.set_blocking(fd, False)
         sink = self._sink(stderr=stderr)
         prefix = rank_prefix(rank, stderr=stderr, colour=self._colourful(sink))
         stream = Stream(fd, sink, prefix, tail)
-        stream.log = self._logs.of(rank, stderr=stderr)
+        if rank >= 0:
+            stream.log = self._logs.of(rank, stderr=stderr)
         self._streams.append(stream)
         return stream
+
+    def rename(self, streams: Sequence[Pipe], rank: int) -> None:
+        """A spare is this rank from here on. `streams`: its stdout and stderr, from attach()."""
+        for stderr, stream in enumerate(streams):
+            assert isinstance(stream, Stream)
+            colour = self._colourful(stream.sink)
+            stream.lines.rename(rank_prefix(rank, stderr=bool(stderr), colour=colour))
+            stream.log = self._logs.of(rank, stderr=bool(stderr))
 
     def attach_fed(
         self,
@@ -365,8 +375,12 @@ class Output:
 
 
 def rank_prefix(rank: int, host: str = "", *, stderr: bool, colour: bool) -> bytes:
-    """Return "[r2] " or "[r2 host-b] ", in the rank's colour on a terminal, bold for stderr."""
-    plain = f"[r{rank} {host}] " if host else f"[r{rank}] "
+    """Return "[r2] " or "[r2 host-b] ", in the rank's colour on a terminal, bold for stderr.
+
+    A spare has a negative rank: "[spare] ".
+    """
+    who = f"r{rank}" if rank >= 0 else "spare"
+    plain = f"[{who} {host}] " if host else f"[{who}] "
     if not colour:
         return plain.encode()
     bold = "1;" if stderr else ""

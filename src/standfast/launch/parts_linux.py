@@ -8,7 +8,7 @@ import os
 import selectors
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 assert sys.platform == "linux"
 
@@ -93,11 +93,11 @@ def group_lives(group: int) -> bool:
     return True
 
 
-def reap_strays(*, keep: int) -> None:
-    """Reap adopted orphans that had left their group and ended; `keep` is no such child."""
+def reap_strays(*, keep: Collection[int]) -> None:
+    """Reap adopted orphans that had left their group and ended; `keep`: other children."""
     with contextlib.suppress(ChildProcessError):
         while True:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if ended is None or ended.si_pid == keep:
+            if ended is None or ended.si_pid in keep:
                 return
             os.waitpid(ended.si_pid, 0)

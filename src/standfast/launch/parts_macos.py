@@ -9,7 +9,7 @@ import select
 import selectors
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 assert sys.platform == "darwin"
 
@@ -92,5 +92,5 @@ def group_lives(group: int) -> bool:
     return True
 
 
-def reap_strays(*, keep: int) -> None:
+def reap_strays(*, keep: Collection[int]) -> None:
     """Nothing to do: launchd does."""

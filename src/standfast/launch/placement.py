@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from standfast.launch.environment import Place
@@ -61,3 +62,29 @@ def place_ranks(size: int, hosts: Sequence[Host]) -> list[tuple[str, Place]]:
         )
         for rank, entry in enumerate(entries)
     ]
+
+
+def place_newcomer(
+    rank: int,
+    hosts: Sequence[Host],
+    used: Mapping[str, Sequence[int]],
+    *,
+    nodes: Sequence[str],
+    rather: str,
+) -> tuple[str, Place] | None:
+    """Find room for one more rank; None if there is none.
+
+    Args:
+        rank: its number.
+        hosts: those that can be used now.
+        used: by host, the local ranks of those that run there.
+        nodes: all hosts, in the order in which they are numbered.
+        rather: the host to take if there is room.
+    """
+    for host in sorted(hosts, key=lambda host: host.name != rather):
+        there = used.get(host.name, ())
+        if len(there) < slots_of([each for each in hosts if each.name == host.name]):
+            local_rank = next(each for each in itertools.count() if each not in there)
+            node = nodes.index(host.name)
+            return host.name, Place(rank, local_rank, len(there) + 1, node, host.data_address)
+    return None

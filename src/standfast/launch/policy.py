@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 PAUSE_FIRST_S = 0.5
 PAUSE_MAX_S = 30.0
@@ -47,6 +48,52 @@ def next_size(slots: int, ranks: int, min_ranks: int | None, *, waited: bool) ->
     if not waited:
         return Size.WAIT
     return slots if min_ranks is not None and slots >= min_ranks else Size.GIVE_UP
+
+
+@dataclass
+class Budget:
+    """What is left of --restarts, and what has become of those that were used.
+
+    A restart is a generation of new processes, or newcomers for ranks that go on by themselves.
+
+    Fields:
+        limit: --restarts.
+        used: how many.
+    """
+
+    limit: int
+    used: int = 0
+    _marks: list[Mark] = field(default_factory=list)
+    _unformed: int = 0
+
+    def lost(self, mark: Mark, *, formed: bool) -> None:
+        """Note a loss: how far the program had got, and whether a group was formed before it."""
+        self._marks.append(mark)
+        self._unformed = 0 if formed else self._unformed + 1
+
+    def spend(self) -> None:
+        """Use a restart."""
+        self.used += 1
+
+    @property
+    def left(self) -> bool:
+        """Whether one can be used."""
+        return self.used < self.limit
+
+    @property
+    def used_up(self) -> bool:
+        """Whether there were any, and all are used."""
+        return 0 < self.limit <= self.used
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the next one leads nowhere."""
+        return is_stuck(self._marks)
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait before the next one."""
+        return pause_s(self._unformed)
 
 
 def is_stuck(marks: Sequence[Mark]) -> bool:

@@ -7,7 +7,17 @@ import signal
 from standfast.launch.clock import now_ns
 from standfast.launch.lines import Tail
 from standfast.launch.link import Link
-from standfast.launch.orders import WINDOW_BYTES, Credit, Cut, Ended, Feed, Printed, Started, Tell
+from standfast.launch.orders import (
+    WINDOW_BYTES,
+    Credit,
+    Cut,
+    Ended,
+    Feed,
+    Printed,
+    Refused,
+    Started,
+    Tell,
+)
 from standfast.launch.output import FedStream, Output
 from standfast.launch.records import RankEnd
 
@@ -15,8 +25,9 @@ from standfast.launch.records import RankEnd
 class RemoteRank:
     """A rank that an agent was told to start."""
 
-    def __init__(self, rank: int, link: Link, output: Output) -> None:
+    def __init__(self, rank: int, key: int, link: Link, output: Output) -> None:
         self.rank = rank
+        self.key = key
         self.host = link.name
         self.pid = 0
         self.started_ns = now_ns()
@@ -32,14 +43,14 @@ class RemoteRank:
         self.streams = tuple(self._stream(output, stderr=stderr) for stderr in (False, True))
 
     def _stream(self, output: Output, *, stderr: bool) -> FedStream:
-        link, rank = self._link, self.rank
+        link, key = self._link, self.key
         return output.attach_fed(
-            rank=rank,
+            rank=self.rank,
             host=self.host,
             stderr=stderr,
             tail=self._tail if stderr else None,
-            grant=lambda count: link.say(Credit(rank, stderr, count)),
-            ask_cut=lambda: link.say(Cut(rank, stderr)),
+            grant=lambda count: link.say(Credit(key, stderr, count)),
+            ask_cut=lambda: link.say(Cut(key, stderr)),
         )
 
     @property
@@ -73,13 +84,13 @@ class RemoteRank:
             self._told = (number, now_ns())
         if number is signal.SIGKILL and self.killed_ns is None:
             self.killed_ns = now_ns()
-        self._link.say(Tell(self.rank, number))
+        self._link.say(Tell(self.key, number))
 
     def kill_rest(self) -> None:
         """Have killed what the leader left behind."""
         if self.killed_ns is None:
             self.killed_ns = now_ns()
-            self._link.say(Tell(self.rank, signal.SIGKILL))
+            self._link.say(Tell(self.key, signal.SIGKILL))
 
     def check_gone(self) -> bool:
         """Whether the agent has told so."""
@@ -119,6 +130,15 @@ class RemoteRank:
         self.ended_ns = self._link.ours_ns(news.ended_ns)
         self.report = news.report
 
+    def refused(self, news: Refused) -> None:
+        """There is no process: its host could not start it."""
+        for stream in self.streams:
+            stream.feed(b"")
+        self._status = news.status
+        self._lost = news.text
+        self.ended_ns = now_ns()
+        self.gone = True
+
     def printed(self, news: Printed) -> None:
         """A piece of its output came."""
         self.streams[news.stderr].feed(news.data)
@@ -139,8 +159,8 @@ class RemoteRank:
 class RemoteStdin:
     """The stdin of a rank on another host."""
 
-    def __init__(self, rank: int, link: Link) -> None:
-        self._rank = rank
+    def __init__(self, key: int, link: Link) -> None:
+        self._key = key
         self._link = link
         self._under_way = 0
 
@@ -152,7 +172,7 @@ class RemoteStdin:
     def feed(self, data: bytes) -> None:
         """Send it on its way; nothing is the end."""
         self._under_way += len(data)
-        self._link.say(Feed(self._rank, data))
+        self._link.say(Feed(self._key, data))
 
     def fed(self, count: int) -> None:
         """So much has arrived."""

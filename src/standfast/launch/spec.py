@@ -23,6 +23,8 @@ class JobSpec:
         restarts: how often the group may be formed again.
         min_ranks: go on with so many if hosts are lost; None means with all or not at all.
         wait_refill_s: how long to wait for lost hosts first.
+        replace: a lost rank is started again by itself if the others form their group again in
+            process; else all ranks are.
         spares: slots that are kept free for ranks of lost hosts.
         checkpoint: what the program writes as it gets on; see policy.py. None if it is not told.
         hosts: where ranks run; none means as the launcher's own children.
@@ -49,6 +51,7 @@ class JobSpec:
     command: tuple[str, ...]
     ranks: int
     restarts: int = 0
+    replace: bool = False
     min_ranks: int | None = None
     wait_refill_s: float = 0.0
     spares: int = 0

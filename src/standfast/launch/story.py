@@ -5,12 +5,10 @@ Pure. Imported once the first generation is over, so that it costs the start of 
 
 from __future__ import annotations
 
-import itertools
-
 from standfast import exits
 from standfast.launch.block import block, ending
 from standfast.launch.classify import classify
-from standfast.launch.policy import STUCK_GENERATIONS, is_stuck, pause_s
+from standfast.launch.policy import STUCK_GENERATIONS, Budget
 from standfast.launch.records import StopReason
 from standfast.launch.spec import JobSpec
 from standfast.launch.status import exit_status, may_retry
@@ -21,8 +19,9 @@ from standfast.launch.verdicts import GenerationRecord, Verdict
 class Story:
     """The generations of a job that are over."""
 
-    def __init__(self, spec: JobSpec, job_id: str, began_ns: int) -> None:
+    def __init__(self, spec: JobSpec, job_id: str, began_ns: int, budget: Budget) -> None:
         self._spec = spec
+        self._budget = budget
         self._job_id = job_id
         self._began_ns = began_ns
         self._chapters: list[tuple[GenerationRecord, Verdict]] = []
@@ -31,12 +30,13 @@ class Story:
         """Judge a generation that is over; return the block about it, empty if all went well."""
         verdict = classify(record.ends, record.reports, record.stops[0] if record.stops else None)
         self._chapters.append((record, verdict))
+        self._budget.lost(record.mark, formed=record.formed)
         return [] if verdict.reason is None else block(record, verdict)
 
     @property
     def restarts(self) -> int:
-        """How often the group was formed again."""
-        return len(self._chapters) - 1
+        """How many restarts were used."""
+        return self._budget.used
 
     @property
     def again(self) -> bool:
@@ -44,7 +44,7 @@ class Story:
         record, verdict = self._chapters[-1]
         return (
             may_retry(verdict)
-            and self.restarts < self._spec.restarts
+            and self._budget.left
             and {stop.reason for stop in record.stops} <= {StopReason.FAILURE}
             and self._others_can_go_on(record)
             and not self.stuck
@@ -57,15 +57,12 @@ class Story:
     @property
     def stuck(self) -> bool:
         """Whether forming again leads nowhere: the program gets no further."""
-        return is_stuck([record.mark for record, _ in self._chapters])
+        return self._budget.stuck
 
     @property
     def pause_s(self) -> float:
         """How long to wait before the next generation."""
-        failed = itertools.takewhile(
-            lambda record: not record.formed, (record for record, _ in reversed(self._chapters))
-        )
-        return pause_s(len(list(failed)))
+        return self._budget.pause_s
 
     @property
     def hurried(self) -> bool:
@@ -75,11 +72,7 @@ class Story:
     @property
     def status(self) -> int:
         """The exit status, if this is the end."""
-        return exit_status(self._chapters[-1][1], used_up=self._used_up)
-
-    @property
-    def _used_up(self) -> bool:
-        return 0 < self._spec.restarts <= self.restarts
+        return exit_status(self._chapters[-1][1], used_up=self._budget.used_up)
 
     @property
     def last(self) -> tuple[GenerationRecord, Verdict]:
@@ -97,14 +90,14 @@ class Story:
         """Return the line that goes with the exit status; none for 0."""
         if self.status == exits.OK:
             return []
-        if self.stuck and self.restarts < self._spec.restarts:
+        if self.stuck and self._budget.left:
             return [
                 f"standfast: not formed again: the last {STUCK_GENERATIONS} generations made no"
                 " progress (neither beats nor checkpoint changed)",
                 ending(self.status, self._chapters[-1][1], used_up=False),
             ]
-        return [ending(self.status, self._chapters[-1][1], used_up=self._used_up)]
+        return [ending(self.status, self._chapters[-1][1], used_up=self._budget.used_up)]
 
     def json(self) -> str:
         """Return the final report of --json."""
-        return summary(self._job_id, self.status, self._began_ns, self._chapters)
+        return summary(self._job_id, self.status, self._began_ns, self._chapters, self.restarts)

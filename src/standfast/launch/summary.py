@@ -12,9 +12,13 @@ from standfast.launch.verdicts import GenerationRecord, RankVerdict, Verdict
 
 
 def summary(
-    job_id: str, status: int, began_ns: int, chapters: Sequence[tuple[GenerationRecord, Verdict]]
+    job_id: str,
+    status: int,
+    began_ns: int,
+    chapters: Sequence[tuple[GenerationRecord, Verdict]],
+    restarts: int,
 ) -> str:
-    """Return the report of a whole job, without newlines."""
+    """Return the report of a whole job, without newlines. `restarts`: how many were used."""
     record, verdict = chapters[-1]
     report = {
         "job_id": job_id,
@@ -23,7 +27,7 @@ def summary(
         "reason": "finished" if verdict.reason is None else verdict.reason.value,
         "headline": None if verdict.reason is None else headline(verdict),
         "seconds": round((record.over_ns - began_ns) / 1e9, 3),
-        "restarts": len(chapters) - 1,
+        "restarts": restarts,
         "generations": [_generation(*chapter) for chapter in chapters],
     }
     return json.dumps(report)

@@ -179,7 +179,13 @@ def gone_on(lineage: Lineage) -> str:
     )
 
 
-def answer_at_work(comer: Comer, lineage: Lineage, ours: Hello) -> Refused:
-    """Return what is said to those who come while the group is at work."""
+def answer_at_work(
+    comer: Comer, lineage: Lineage, ours: Hello, closed: Refused | None = None
+) -> Refused:
+    """Return what is said to those who come while the group is at work.
+
+    closed: why newcomers cannot be taken in at all, if so.
+    """
     text = f"the group is at work in generation {lineage.generation}"
-    return objection(comer, lineage, ours) or Refused(AGAIN, text)
+    never = closed if comer.number == NEWCOMER else None
+    return objection(comer, lineage, ours) or never or Refused(AGAIN, text)

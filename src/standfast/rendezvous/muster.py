@@ -61,11 +61,11 @@ ANSWER: Reader[Outcome | Failed] = Reader(Outcome | Failed)
 PATIENCE_SHARE = 0.5
 PATIENCE_SERVING_SHARE = 0.75
 # One that has answered, and then freezes, is given up later still.
-PATIENCE_LED_SHARE = 0.85
+PATIENCE_LED_SHARE = 0.82
 # And the one that this rank turned to then, which may itself have waited for the first so long.
-PATIENCE_NEXT_SHARE = 0.95
+PATIENCE_NEXT_SHARE = 0.9
 # Whoever's turn it is then, to serve or to be waited for, has at least this share.
-TURN_SHARE_MIN = 0.1
+TURN_SHARE_MIN = 0.08
 
 
 @dataclass(frozen=True)
@@ -151,8 +151,20 @@ class Muster:
         wish: Wish,
         hello: Hello,
         key: bytes | None,
+        closed: Refused | None = None,
     ) -> None:
-        """`listener`: this rank's stand-by port; it stays the caller's."""
+        """Take part.
+
+        Args:
+            loop: bounds it.
+            listener: this rank's stand-by port; it stays the caller's.
+            known: the generation that is over.
+            lost: whom the verdict concerns.
+            wish: how many it takes, and for how long more are waited for.
+            hello: what comers are compared with.
+            key: by which both ends prove themselves.
+            closed: why newcomers cannot be taken in at all, if so.
+        """
         self._loop = loop
         self._listener = listener
         self._known = known
@@ -160,6 +172,7 @@ class Muster:
         self._wish = wish
         self._hello = hello
         self._key = key
+        self._closed = closed
         self._gone: set[int] = set()
         self._given_up: set[int] = set()
         self._calls: dict[int, Call[Joined]] = {}
@@ -389,6 +402,8 @@ class Muster:
             text = f"two processes say that they are number {comer.number} of the group"
             return Refused(ConfigError.kind, text)
         if comer.number == NEWCOMER:
+            if self._closed is not None:
+                return self._closed
             if not self._is_serving():
                 return Refused(AGAIN, "this rank does not serve the re-forming")
             if len(self._new) + len(self._come) + 1 >= self._wish.max_size:
@@ -471,6 +486,26 @@ class Muster:
         for number in list(self._calls):
             self._stop_calling(number)
 
+    def _accounts(self) -> list[str]:
+        """Say what is known of those that did not come."""
+        absent = set(self._known.numbers) - {self._known.me} - self._come.keys()
+        dead = absent & (self._gone | self._lost.dead)
+        silent = absent & self._given_up - dead
+        doubtful = absent & self._lost.doubtful - dead - silent
+        asked = set(self._calls) if self._is_serving() else set()
+        others = (absent & asked) - dead - silent - doubtful
+        said = (
+            (dead, "gone: ended, or closed its group"),
+            (silent, "there, but given up, since it did not go on: frozen, or busy"),
+            (doubtful, "not heard of since the group has lost it"),
+            (others, "there, but did not come: not in reform() yet, or frozen"),
+        )
+        return [
+            f"{self._known.named([number])} is {what}"
+            for who, what in said
+            for number in sorted(who)
+        ]
+
     def _too_few(self) -> StandfastError:
         known, wish = self._known, self._wish
         here = known.rank_of(known.me)
@@ -482,6 +517,7 @@ class Muster:
             text = f"{known.named([self._leader])}, which has to serve, has not called together"
         else:
             text = f"{size} came, and {wish.text(len(known.numbers))}"
+        text = "; ".join([text, *self._accounts()])
         when = f" within {self._loop.timeout_s:g} s" if self._loop.expired() else ""
         return RendezvousError(
             f"the group was not formed again{when}: {text}",
