@@ -24,6 +24,7 @@ from standfast.launch.options import (
 
 if TYPE_CHECKING:
     from standfast.launch.spec import JobSpec
+    from standfast.ray.plan import RayPlan
 
 
 def _from_0(_ctx: click.Context, _param: click.Parameter, seconds: float | None) -> float | None:
@@ -83,6 +84,7 @@ def cli(ctx: click.Context, version: bool) -> None:
         "Ranks": ("ranks", "watch"),
         "Hosts": ("hosts", "hostfile", "ssh", "python", "env"),
         "A launcher on each node": ("nnodes", "node_rank", "coordinator", "wait_nodes_s"),
+        "Ray": ("on", "ray_address", "ray_strategy", "ray_resources"),
         "Forming again": (
             "restarts",
             "replace",
@@ -191,6 +193,34 @@ Example:
     envvar="STANDFAST_RUN_WAIT_NODES_S",
     show_envvar=True,
     help="How long the nodes' launchers wait for each other at the start.",
+)
+@click.option(
+    "--on",
+    type=click.Choice(["ray"]),
+    envvar="STANDFAST_RUN_ON",
+    show_envvar=True,
+    help="Start ranks on a cluster of Ray: actors in one placement group, a bundle per rank.",
+)
+@click.option(
+    "--ray-address",
+    metavar="HOST:PORT",
+    envvar="STANDFAST_RUN_RAY_ADDRESS",
+    show_envvar=True,
+    help="The cluster; by default RAY_ADDRESS, else the one that runs on this machine.",
+)
+@click.option(
+    "--ray-strategy",
+    type=click.Choice(["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]),
+    envvar="STANDFAST_RUN_RAY_STRATEGY",
+    show_envvar=True,
+    help="How ranks are spread over the nodes, in Ray's words. By default PACK.",
+)
+@click.option(
+    "--ray-resources",
+    metavar="NAME=AMOUNT,...",
+    envvar="STANDFAST_RUN_RAY_RESOURCES",
+    show_envvar=True,
+    help="What Ray reserves for each rank: CPU=4,GPU=1. By default CPU=1.",
 )
 @click.option(
     "--watch",
@@ -335,22 +365,28 @@ Example:
 def run(ctx: click.Context, /, command: tuple[str, ...], **options: Any) -> None:
     """Start N ranks of PROGRAM, prefix their output, and report who failed first and why."""
     from standfast.launch.spec import JobSpec, LaunchError
+    from standfast.ray.options import settle_ray
 
     try:
+        plan = settle_ray(options)
         settle_nodes(options, os.environ)
         settle_ranks(options)
         if options["watch"]:
             _check_watch(ranks=options["ranks"], grace_s=options["grace_s"])
         settle_environment(options, os.environ)
         _open_standard_streams()
-        ctx.exit(_run(JobSpec(command=command, **options)))
+        ctx.exit(_run(JobSpec(command=command, **options), plan))
     except LaunchError as error:
         _say_launch_error(error, error.status, json=options["json"])
         ctx.exit(error.status)
 
 
-def _run(spec: JobSpec) -> int:
+def _run(spec: JobSpec, plan: RayPlan | None) -> int:
     """Be the job's launcher, or that of a node which serves node 0's."""
+    if plan is not None:
+        from standfast.ray.stewardship import run_on_ray
+
+        return run_on_ray(spec, plan)
     if spec.node is not None and spec.node.rank > 0:
         from standfast.launch.node import run_node
 

@@ -73,8 +73,8 @@ class Station:
         self.next_try_ns = 0
         self.failed_ns = 0
         self.leaving = False
-        self.seat = ("", "")
-        """What tells the system, and the space of its process ids, from their earlier runs."""
+        self.seat = ("", "", "")
+        """The machine, its run, and the space of its process ids."""
         self.left: tuple[int, ...] = ()
         """Groups that a lost agent had started. 0 stands for one of which only that is known."""
         self.asked = False
@@ -428,11 +428,12 @@ class AgentCrew:
         """An agent is there; if another was lost, it tells when nothing of that one is left.
 
         It cannot tell of a rank whose number we never learned, nor where process ids count anew, as
-        in another container of the same machine; then the time must pass after which nothing can be
-        left. After a start of the machine nothing is.
+        in another container of the same machine, nor of the machine on which Ray had this place
+        before; then the time must pass after which nothing can be left. After a start of the
+        machine nothing is.
         """
-        before, station.seat = station.seat, (hello.boot, hello.space)
-        if before[0] != hello.boot:
+        before, station.seat = station.seat, (hello.name, hello.boot, hello.space)
+        if before[:1] == station.seat[:1] and before[:2] != station.seat[:2]:
             station.left = ()
         elif station.left and 0 not in station.left and before == station.seat:
             station.asked = True

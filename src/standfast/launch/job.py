@@ -243,7 +243,7 @@ class Job:
     def _too_few(self, slots: int, troubles: list[str]) -> LaunchError:
         least = self._spec.min_ranks or self._spec.ranks
         text = f"there is room for {slots} of at least {least} ranks: {'; '.join(troubles)}"
-        hint = remedy("; ".join(troubles))
+        hint = self._spec.remedy or remedy("; ".join(troubles))
         if self._spec.node is not None:
             hint = "start `standfast run` on all nodes; or give --wait-nodes-s, --wait-refill-s"
         return LaunchError(text, status=exits.UNAVAILABLE, hint=hint)

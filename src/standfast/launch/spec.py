@@ -29,6 +29,7 @@ class JobSpec:
         checkpoint: what the program writes as it gets on; see policy.py. None if it is not told.
         hosts: where ranks run; none means as the launcher's own children.
         ssh: the ssh program, with options.
+        remedy: what a user may do about hosts without an agent; empty: what ssh's words ask for.
         python: the interpreter of the agents; None means the launcher's own path.
         handed_on: variables that ranks on other hosts get besides what is set there.
         cwd: where ranks on other hosts start, if it is there.
@@ -58,6 +59,7 @@ class JobSpec:
     checkpoint: str | None = None
     hosts: tuple[Host, ...] = ()
     ssh: str = "ssh"
+    remedy: str = ""
     python: str | None = None
     handed_on: Mapping[str, str] = field(default_factory=dict)
     cwd: str = field(default_factory=os.getcwd)
