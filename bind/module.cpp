@@ -17,6 +17,7 @@
 #include "bind/beacon.h"
 #include "bind/buffer.h"
 #include "bind/jaccl.h"
+#include "bind/limits.h"
 #include "bind/machine.h"
 #include "bind/names.h"
 #include "bind/verbs.h"
@@ -345,6 +346,7 @@ NB_MODULE(_core, m) {
   define_hint(m);
   define_group(m);
   define_machine(m);
+  define_limits(m);
   m.def("damage_next", [](bool on) { damages_next = on; });
   m.def("throw_in", [](const std::string& thread) {
     const bool watch = thread == "watch";

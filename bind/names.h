@@ -31,7 +31,7 @@ inline ReduceOp reduce_op(std::string_view name) {
 }
 
 inline Topology topology(std::string_view name) {
-  static const char* names[] = {"auto", "mesh", "ring"};
+  static const char* names[] = {"auto", "mesh", "ring", "direct", "two-phase"};
   return named<Topology>(names, name, "topology");
 }
 

@@ -34,6 +34,17 @@ constexpr Nanos kPatrolEvery = 1 * kSecond;
 // recv of bytes: a size above is taken for damage.
 constexpr std::size_t kBlobMax = std::size_t{1} << 40;
 
+// What carries the group's data, the same for all ranks though each sees its own wires only: ranks
+// of several hosts have one beyond shared memory each, and over RDMA all or the neighbours have it.
+FabricKind group_fabric(const std::vector<WireSpec>& wires) {
+  const auto has = [&](FabricKind kind) {
+    return std::any_of(wires.begin(), wires.end(),
+                       [=](const WireSpec& wire) { return wire.fabric == kind; });
+  };
+  if (has(FabricKind::kVerbs)) return FabricKind::kVerbs;
+  return has(FabricKind::kTcp) ? FabricKind::kTcp : FabricKind::kShm;
+}
+
 Halves halves_of(RequestKind kind) {
   switch (kind) {
     case RequestKind::kSend: return Halves::kSending;
@@ -116,7 +127,10 @@ struct Group::Side {
 
 Waiter& Group::waiter_of(Side& side) { return side.waiter; }
 
-Group::Group(GroupConfig config) : config_(std::move(config)), jaccl_(std::move(config_.jaccl)) {
+Group::Group(GroupConfig config)
+    : config_(std::move(config)),
+      fabric_(group_fabric(config_.wires)),
+      jaccl_(std::move(config_.jaccl)) {
   const NoFork no_fork;
   const auto size = static_cast<std::size_t>(config_.shape.size);
   wires_.resize(size);
@@ -395,7 +409,8 @@ Outcome Group::execute(const Request& request, Side& side, Result& result) {
   Comm& comm = side.comm;
   const std::size_t bytes = request.count * dtype_bytes(request.dtype);
   const auto algorithm = [&] {
-    return choose({op_kind_of(request.kind), bytes, config_.shape.size, config_.topology});
+    const int size = config_.shape.size;
+    return choose({op_kind_of(request.kind), bytes, size, config_.topology, fabric_});
   };
   try {
     switch (request.kind) {

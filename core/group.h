@@ -33,8 +33,6 @@ struct Peer {
   bool same_host;
 };
 
-enum class FabricKind : std::uint8_t { kShm, kTcp, kVerbs };
-
 struct WireSpec {
   int rank;
   FabricKind fabric;
@@ -199,6 +197,7 @@ class Group final : private ForkSensitive {
   Failure failure_now(const Verdict& verdict) const;
 
   GroupConfig config_;
+  FabricKind fabric_;  // by which algorithms are chosen
   AbortWord abort_;
   Board board_;
   std::vector<std::unique_ptr<Wire>> wires_;  // by rank; null for this one

@@ -27,6 +27,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     # It tells the watch for whom it waits.
     "wait": ("base", "control/abort.h", "control/board.h", "control/verdict.h", "fabric/fabric.h"),
     "control": ("base",),
+    # Measures the machine; nothing else uses it.
+    "limits": ("base", "reduce", "wait/wait.h"),
     # A program of its own, which shares with the beacon what the word means and how one waits.
     "sentinel": ("base", "control/beacon_linux.h"),
     "collective": ("base", "reduce", "wait", "fabric"),
@@ -36,7 +38,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     # Rendezvous, in Python, makes the segments, the beacons' memory, and what goes over RDMA before
     # there is a group. The machine alone is for tests.
     "bind": (
-        *("base", "group", "fabric/shm/segment.h", "fabric/verbs/link.h"),
+        *("base", "group", "limits", "fabric/shm/segment.h", "fabric/verbs/link.h"),
         *("fabric/verbs/station.h", "control/beacon.h", "control/machine.h"),
         *("jaccl/engine.h", "jaccl/station.h"),
     ),
@@ -90,14 +92,17 @@ PYTHON_OR_NANOBIND = re.compile(r"(^|/)(Python\.h|nanobind|pybind11)")
 PACKAGE = "src/standfast"
 MAY_READ_ENVIRONMENT = ("settings.py", "identity.py", "launch/*")
 # The edges hand the whole of it to those who may read it; they pick nothing out of it.
-MAY_HAND_ON_ENVIRONMENT = ("joining.py", "command.py", "rdma.py")
+MAY_HAND_ON_ENVIRONMENT = ("joining.py", "command.py", "rdma.py", "bench/command.py")
 ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"})
 # These work where the native module cannot be loaded, so that they can say so.
 WITHOUT_CORE = ("errors.py", "exits.py", "settings.py", "identity.py")
 # What may be imported when the package is; all else is optional and imported where it is used.
 THIRD_PARTY = frozenset({"msgspec", "click"})
-# Nobody but these packages themselves imports these files.
-PLUGINS = {"testing/pytest_plugin.py": frozenset({"pytest"})}
+# Nobody but these packages themselves imports these files, or `standfast bench` once it has looked.
+PLUGINS = {
+    "testing/pytest_plugin.py": frozenset({"pytest"}),
+    **{f"bench/{name}.py": frozenset({"numpy"}) for name in ("adapters", "data", "rank")},
+}
 # These stand below everything else of ours.
 PYTHON_ARROWS = {"exits.py": frozenset[str](), "errors.py": frozenset({"standfast.exits"})}
 

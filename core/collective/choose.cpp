@@ -1,20 +1,63 @@
 #include "core/collective/choose.h"
 
+#include "core/base/error.h"
+
 namespace standfast {
 namespace {
 
-// One phase sends (n-1) times the buffer and adds it n-1 times on every rank; two phases send about
-// twice the buffer, but take two steps. Up to here the steps cost more.
-constexpr std::size_t kDirectBytes = 16 * 1024;
-static_assert(kDirectBytes <= kFrameBytes, "one phase is one frame");
+// Part of the package, not measured when a group forms: ranks that measured for themselves could
+// come to different conclusions.
+constexpr SwitchPoints kTable[] = {
+#include "core/collective/switch_points.inc"
+};
+
+constexpr bool fits_one_frame() {
+  for (const SwitchPoints& row : kTable) {
+    if (row.direct_bytes > kFrameBytes) return false;
+  }
+  return true;
+}
+static_assert(fits_one_frame(), "one phase is one frame");
+
+std::size_t ring_from(const SwitchPoints& points, OpKind kind) {
+  switch (kind) {
+    case OpKind::kAllReduce: return points.ring_all_reduce;
+    case OpKind::kAllGather: return points.ring_all_gather;
+    case OpKind::kReduceScatter: return points.ring_reduce_scatter;
+    default: return kNeverBytes;
+  }
+}
+
+bool is_around(const Shape& shape, const SwitchPoints& points) {
+  if (shape.topology == Topology::kRing) return shape.size > 1;
+  // Two ranks are neighbours either way.
+  const bool is_open = shape.topology == Topology::kAuto && shape.size > 2;
+  return is_open && shape.bytes >= ring_from(points, shape.kind);
+}
+
+std::size_t direct_bytes(const Shape& shape, const SwitchPoints& points) {
+  if (shape.topology == Topology::kDirect) return kFrameBytes;
+  return shape.topology == Topology::kTwoPhase ? 0 : points.direct_bytes;
+}
 
 }  // namespace
 
+const SwitchPoints& switch_points(FabricKind fabric, int ranks) {
+  const SwitchPoints* found = nullptr;
+  for (const SwitchPoints& row : kTable) {
+    if (row.fabric != fabric) continue;
+    found = &row;
+    if (ranks <= row.ranks) break;
+  }
+  SF_CHECK(found != nullptr);
+  return *found;
+}
+
 Algorithm choose(const Shape& shape) {
-  const bool is_ring = shape.topology == Topology::kRing && shape.size > 1;
-  if (is_ring) return Algorithm::kRing;
+  const SwitchPoints& points = switch_points(shape.fabric, shape.size);
+  if (is_around(shape, points)) return Algorithm::kRing;
   if (shape.kind != OpKind::kAllReduce) return Algorithm::kDirect;
-  return shape.bytes <= kDirectBytes ? Algorithm::kDirect : Algorithm::kTwoPhase;
+  return shape.bytes <= direct_bytes(shape, points) ? Algorithm::kDirect : Algorithm::kTwoPhase;
 }
 
 std::size_t piece_elements(std::size_t element_bytes) { return kFrameBytes / element_bytes; }

@@ -11,6 +11,8 @@
 
 namespace standfast {
 
+enum class FabricKind : std::uint8_t { kShm, kTcp, kVerbs };
+
 // One frame's payload is at most this long, on every fabric, so that all ranks cut a message alike.
 inline constexpr std::size_t kFrameBytes = 128 * 1024;
 // At least so many frames are accepted before the peer takes one. The pipelines in collective/ rely

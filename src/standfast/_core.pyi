@@ -245,6 +245,13 @@ class Group:
     def close(self, how: str) -> str:
         """End the group: how is "orderly", "interrupted" or "failed"; returns how it ended."""
 
+def measure_limit(name: str) -> list[float]:
+    """Measure what this machine allows, for a second or so; samples in bytes/s or seconds.
+
+    name: copy, copy_cached, copy_on_two, add, spin, wake_up, tcp_blocking, tcp_polling, tcp_stream
+    (core/limits/limits.h). Empty: it takes two cores, and this process may use one only.
+    """
+
 class Machine:
     """The watch's rules: a pure function of state, event and time, in nanoseconds. For tests."""
 

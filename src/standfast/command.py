@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from standfast import exits
+from standfast.bench.command import bench
 from standfast.launch.options import (
     read_hosts,
     settle_environment,
@@ -610,6 +611,9 @@ def emulate(ctx: click.Context, /, command: tuple[str, ...], **options: Any) -> 
     except LaunchError as error:
         _say_launch_error(error, error.status, json=False)
         ctx.exit(error.status)
+
+
+cli.add_command(bench)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

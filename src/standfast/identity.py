@@ -99,6 +99,13 @@ def resolve(
     )
 
 
+def is_given(environ: Environ | None = None) -> bool:
+    """Tell whether a launcher says, wholly or in part, which rank this process is."""
+    environ = os.environ if environ is None else environ
+    rows = _launchers(environ)
+    return any(row.rank.read(environ) or row.size.read(environ) for row in rows)
+
+
 def slot(environ: Environ | None = None) -> int | None:
     """Return the rank by which our launcher counts this process, whatever its group says."""
     found = OURS.rank.read(os.environ if environ is None else environ)

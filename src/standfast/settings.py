@@ -204,10 +204,11 @@ class Settings:
     )
     topology: str = setting(
         "auto",
-        word("auto", "mesh", "ring"),
+        word("auto", "mesh", "ring", "direct", "two-phase"),
         "STANDFAST_TOPOLOGY",
         shared=True,
-        meaning="how collectives run; auto: chosen per operation from its size and the group's",
+        meaning="how collectives run; auto: chosen per operation from its size and the group's;"
+        " direct, two-phase: a mesh with one of its algorithms only, for measuring",
     )
     jaccl_frames: str = setting(
         "auto",
