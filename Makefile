@@ -179,7 +179,7 @@ pytest: $(VENV)/group-test $(VENV)/mlx $(VENV)/installed
 	@.ci/verbs
 	@echo '== pytest'
 	@env -u PYTHONPATH EXPECT_INSTALLED=1 $(BIN)/pytest -p no:cacheprovider \
-	  -n $(PYTEST_WORKERS) --dist loadfile $(PYTEST_ARGS)
+	  -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # Jobs of other libraries, with and without the watch; and our ranks under others' launchers. Those
 # have a Python of their own: torch alone is ten times as large as all the rest. PyPI's torch for

@@ -16,7 +16,7 @@ endif()
 if(STANDFAST_SANITIZE)
   list(APPEND sanitize_flags -fno-sanitize-recover=all)
   target_compile_options(
-    standfast_flags INTERFACE ${sanitize_flags} -fno-omit-frame-pointer -O1 -g)
+    standfast_flags INTERFACE ${sanitize_flags} -fno-omit-frame-pointer -O1)
   target_link_options(standfast_flags INTERFACE ${sanitize_flags})
 endif()
 

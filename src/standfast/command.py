@@ -279,9 +279,9 @@ Example:
     show_default=True,
     envvar="STANDFAST_RUN_SPARES",
     show_envvar=True,
-    help="On this machine: keep K processes of the program warm. They run it up to"
-    " standfast.init(), and wait there for the place of a lost rank. With hosts: keep K of their"
-    " places free, with their agents waiting, for ranks of lost hosts.",
+    help="Keep K processes of the program warm: they run it up to standfast.init(), which has to"
+    " come before all that needs a rank, and wait there for the place of a lost one. With hosts: on"
+    " K of their places, which are kept free for ranks of lost hosts.",
 )
 @click.option(
     "--checkpoint",

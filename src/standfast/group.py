@@ -53,7 +53,8 @@ def init(
     """Form a group with the other ranks of this job, in any start order, and return it.
 
     What is not given comes from the environment: our own ``STANDFAST_...`` variables, or those of
-    torchrun, MLX, MPI and Slurm. A group never silently has size 1.
+    torchrun, MLX, MPI and Slurm. A group never silently has size 1. In a spare of ``standfast run
+    --spares`` it waits first, until there is a lost rank's place, which becomes this process's.
 
     Args:
         rank: this process's number, from 0.
@@ -75,6 +76,7 @@ def init(
         ConfigError: arguments or environment are wrong or contradict each other.
         RendezvousError: the group could not be formed before the deadline. A FabricError if the
             reason is RDMA.
+        SystemExit: with status 0, in a spare that was not needed until the end of the job.
     """
     chosen = joining.settings_of(
         {

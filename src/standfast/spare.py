@@ -16,7 +16,6 @@ from standfast.errors import ConfigError
 
 SPARE_FD = "STANDFAST_SPARE_FD"
 LISTEN_FD = "STANDFAST_LISTEN_FD"
-WARM = b"w"
 READ_BYTES = 65536
 
 
@@ -53,10 +52,9 @@ def wait_for_place(environ: MutableMapping[str, str]) -> None:
 
 
 def _receive(line: socket.socket) -> tuple[dict[str, dict[str, str]] | None, list[int]]:
-    """Say that this spare is warm; return its place, or None at the end, and the listener."""
+    """Return this spare's place, or None at the end, and the listener."""
     data, fds = b"", array.array("i")
     try:
-        line.sendall(WARM)
         while not data.endswith(b"\n"):
             piece, ancillary, _, _ = line.recvmsg(READ_BYTES, socket.CMSG_SPACE(fds.itemsize))
             for level, kind, content in ancillary:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from standfast import exits
+
 
 class Kind(StrEnum):
     """How the job runs."""
@@ -143,6 +145,7 @@ def allowed_statuses(struck: set[tuple[Victim, signal.Signals]]) -> frozenset[in
     if (Victim.LAUNCHER, signal.SIGKILL) in struck:
         allowed.add(-signal.SIGKILL)
     if (Victim.LAUNCHER, signal.SIGTERM) in struck:
-        # By the signal itself where it came before there was anything to end.
-        allowed |= {-signal.SIGTERM, 128 + signal.SIGTERM}
+        # By the signal itself where it came before there was anything to end; and with the status
+        # of a rank that had failed before, which stays the cause.
+        allowed |= {-signal.SIGTERM, 128 + signal.SIGTERM, 128 + signal.SIGKILL, exits.RETRY}
     return frozenset(allowed)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from standfast import matrix
 from standfast.hosts import parse
-from standfast.launch.descriptions import described, devices_text, ring_text
-from standfast.launch.environment import Formation
+from standfast.launch.descriptions import devices_text, ring_text, write_descriptions
 from standfast.launch.options import entries_of as entries_in
+from standfast.launch.orders import Describe
 from standfast.launch.placement import Host, entries_of
 
 MESH = """[
@@ -56,13 +56,11 @@ def test_no_devices() -> None:
     assert devices_text(entries_of(3, [twice, hosts[1]])) == ""
 
 
-def test_files_are_written_once(tmp_path: Path) -> None:
+def test_files(tmp_path: Path) -> None:
     """All ranks of a host read the same files; what there is nothing to say of has none."""
-    formation = Formation("job", 2, 2, "key", ring=ring_text([("h", 1), ("h", 2)]))
     folder = tmp_path / "job"
     folder.mkdir()
-    found = described(formation, str(folder))
-    assert (found.report_dir, found.devices_file) == (str(folder), "")
-    assert Path(found.ring_file).read_text() == formation.ring
-    assert described(formation, str(folder)) == found
+    found = write_descriptions(str(folder), Describe(2, ring="[]", devices=""))
+    assert found.devices == ""
+    assert Path(found.ring).read_text() == "[]"
     assert [each.name for each in folder.iterdir()] == ["mlx-gen2.json"]

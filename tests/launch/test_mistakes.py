@@ -66,6 +66,12 @@ LOCAL = (
         ("'here' is not of the form host:port",),
     ),
     Mistake(
+        "an address for listening",
+        ("-n", "1", "--nnodes", "2", "--node-rank", "1", "--coordinator", "0.0.0.0:29400"),
+        78,
+        ("node 1 of 2 cannot call 0.0.0.0:29400", "the address of node 0"),
+    ),
+    Mistake(
         "nodes and hosts", ("--nnodes", "2", "--hosts", "a"), 2, ("there is one launcher, here",)
     ),
 )

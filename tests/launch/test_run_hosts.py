@@ -31,6 +31,7 @@ from tests.launch.support import (
     wait_until,
 )
 from tests.launch.test_run_replace import in_generation, work
+from tests.launch.test_run_spares import IMPORTS, SLOW_IMPORT_S, idle, spare_program
 
 NOBODY_LIVES_S = 5.0
 TELL = """
@@ -247,7 +248,7 @@ def test_with_fewer_ranks(farm: Farm) -> None:
     hosts = ["--hosts", "host-a:2,nowhere.invalid", "--min-ranks", "2"]
     ended = run_code(["--ssh", farm.ssh, *hosts], "print(SIZE)")
     assert ended.status == 0
-    assert ended.out.splitlines() == ["[r0 host-a] 2", "[r1 host-a] 2"]
+    assert sorted(ended.out.splitlines()) == ["[r0 host-a] 2", "[r1 host-a] 2"]
     assert "standfast: going on with 2 ranks" in ended.err
 
 
@@ -346,7 +347,7 @@ def test_the_users_configuration(farm: Farm, tmp_path: Path, more: tuple[str, ..
     ssh = own_config(farm, tmp_path, *more)
     ended = run_code(["--ssh", ssh, "--hosts", "gpu:2"], "print(SIZE)")
     assert ended.status == 0, ended.err
-    assert ended.out.splitlines() == ["[r0 gpu] 2", "[r1 gpu] 2"]
+    assert sorted(ended.out.splitlines()) == ["[r0 gpu] 2", "[r1 gpu] 2"]
 
 
 def test_a_shared_connection_of_the_users(farm: Farm, tmp_path: Path) -> None:
@@ -452,3 +453,26 @@ def test_a_newcomer_on_another_host(options: list[str], tmp_path: Path, lost: st
     assert names.count("peer_lost") == (1 if lost == "a rank" else 2)
     assert "group_failed" not in names
     assert not any(map(lives, pids))
+
+
+@pytest.mark.parametrize("reform", [True, False], ids=["in process", "at a restart"])
+def test_a_warm_spare_on_another_host(options: list[str], tmp_path: Path, reform: bool) -> None:
+    """It waits in init() where a place was kept, and takes the one of the rank that is lost."""
+    more = ["--spares", "1", "--restarts", "3", "--grace-s", "0.5"]
+    more += ["--replace", "--events", str(tmp_path / "events")]
+    quick = IMPORTS.replace(str(SLOW_IMPORT_S), "0")
+    launcher = start([*options, *more], spare_program(tmp_path, reform=reform, imports=quick))
+    ranks = in_generation(tmp_path, 1, 0, 1, 2)
+    wait_until(lambda: len(idle(tmp_path, ranks)) == 1)
+    (spare,) = idle(tmp_path, ranks)
+    assert parent_of(spare) == parent_of(ranks[2])  # the agent of host-b
+    kill(ranks[2])
+    after = in_generation(tmp_path, 2, 0, 1, 2)
+    assert after[2] == spare
+    assert (after[:2] == ranks[:2]) is reform
+    (tmp_path / "end").touch()
+    ended = finish(launcher)
+    assert ended.status == 0, ended.err
+    assert "[spare host-b] imported" in ended.out
+    assert "[r2 host-b] slot 2 is rank 2 of 3 in 2" in ended.out
+    wait_until(lambda: not idle(tmp_path, []))

@@ -120,14 +120,14 @@ def test_they_form_a_group(nodes: Nodes) -> None:
 
 def test_a_node_runs_its_own_program(nodes: Nodes) -> None:
     """Node 0 has no say in what the others run, where, and with which environment."""
-    code = 'print("ours", os.environ["MARK"])'
-    other = 'print("mine", os.environ["MARK"])'
+    code = 'print("ours", os.environ["MARK"], os.environ.get("STANDFAST_NAME"))'
+    other = 'print("mine", os.environ["MARK"], os.environ.get("STANDFAST_NAME"))'
     nodes.start(1, other, env={"MARK": "one"})
-    nodes.start(0, code, env={"MARK": "zero"})
+    nodes.start(0, code, env={"MARK": "zero", "STANDFAST_NAME": "of node 0"})
     first, _ = nodes.finish()
     assert sorted(line.split("] ")[1] for line in first.out.splitlines()) == [
-        *["mine one"] * 2,
-        *["ours zero"] * 2,
+        *["mine one None"] * 2,
+        *["ours zero of node 0"] * 2,
     ]
 
 
@@ -225,27 +225,31 @@ def test_ctrl_c_on_node_0(nodes: Nodes) -> None:
     assert (first.status, second.status) == (130, 130)
 
 
-def cannot_join(nodes: Nodes, *, env: dict[str, str] | None = None, **changes: int) -> Ended:
-    """Start node 0, and a node 1 that does not fit; return how node 1 ended."""
+def cannot_join(
+    nodes: Nodes, *, env: dict[str, str] | None = None, ranks: int = 2
+) -> tuple[Ended, Ended]:
+    """Start node 0, and a node 1 that does not fit; return how node 1 ended, and node 0."""
     nodes.start(0, "forever()", "--wait-nodes-s", "60")
     try:
-        return finish(nodes.start(1, "forever()", env=env, **changes))
+        ended = finish(nodes.start(1, "forever()", env=env, ranks=ranks))
     finally:
         nodes.launchers[0].send_signal(signal.SIGTERM)
-        assert finish(nodes.launchers[0]).status == 143
+    return ended, finish(nodes.launchers[0])
 
 
 def test_another_number_of_ranks(nodes: Nodes) -> None:
     """A node that has another -n is refused with both numbers."""
-    ended = cannot_join(nodes, ranks=3)
-    assert ended.status == 78
+    ended, first = cannot_join(nodes, ranks=3)
+    assert (ended.status, first.status) == (78, 143)
     assert "has -n 3, node 0 on" in ended.err
+    assert first.err.count("has -n 3, node 0 on") == 1
+    assert "standfast: refused a launcher: node 1 on" in first.err
 
 
 def test_another_key(nodes: Nodes) -> None:
     """A launcher with a key does not serve one without."""
-    ended = cannot_join(nodes, env={"STANDFAST_KEY": KEY})
-    assert ended.status == 78
+    ended, first = cannot_join(nodes, env={"STANDFAST_KEY": KEY})
+    assert (ended.status, first.status) == (78, 143)
     assert "node 1's launcher has a key and node 0's launcher has none" in ended.err
 
 

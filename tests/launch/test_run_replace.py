@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.launch.support import Ended, finish, kill, lives, pids_in, run, start, wait_until
+from tests.launch.test_run_events import status
 
 MEMBER = """
 import json, os, signal, sys, time
@@ -79,6 +80,10 @@ def test_a_newcomer_takes_a_lost_ranks_place(tmp_path: Path, victim: int) -> Non
     pids = in_generation(tmp_path, 1, 0, 1, 2, 3)
     kill(pids[victim])
     again = in_generation(tmp_path, 2, 0, 1, 2, 3)
+    wait_until(lambda: status()[1][0]["state"] == "ready")
+    (job,) = status()[1]
+    assert [each["pid"] for each in job["ranks"]] == again
+    assert {each["state"] for each in job["ranks"]} == {"ready"}
     (tmp_path / "end").touch()
     ended = finish(launcher)
     assert ended.status == 0, ended.err

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.support import finish, kill, lives, pids_in, run, start, wait_until
+from tests.launch.support import finish, kill, lives, run, start, wait_until
 from tests.launch.test_run_replace import in_generation, program, told
 
 SLOW_IMPORT_S = 4.0
@@ -72,6 +72,12 @@ def idle(place: Path, ranks: list[int]) -> set[int]:
     return {pid for pid in imported(place) if lives(pid)}.difference(ranks)
 
 
+def one_idle(place: Path, ranks: list[int]) -> int:
+    """Wait until there is one that has no place."""
+    wait_until(lambda: len(idle(place, ranks)) == 1, 60.0)
+    return idle(place, ranks).pop()
+
+
 def test_it_takes_a_place_without_the_imports(tmp_path: Path) -> None:
     """From a death to the whole group takes less than the imports do; the output is the rank's."""
     options = ["-n", "3", "--restarts", "5", "--replace", "--spares", "1"]
@@ -80,8 +86,7 @@ def test_it_takes_a_place_without_the_imports(tmp_path: Path) -> None:
     took_s = []
     for number in (2, 3, 4):  # the best of three: this machine may be busy
         before = in_generation(tmp_path, number - 1, 0, 1, 2)
-        wait_until(lambda ranks=before: len(idle(tmp_path, ranks)) == 1, 60.0)
-        (spare,) = idle(tmp_path, before)
+        spare = one_idle(tmp_path, before)
         kill(before[1])
         killed_s = time.monotonic()
         after = in_generation(tmp_path, number, 0, 1, 2)
@@ -167,19 +172,17 @@ while not os.path.exists(sys.argv[1] + "/end") and time.monotonic() < end_s:
     assert "the last 3 ended so, and no more are started" in ended.err
 
 
-def test_it_ends_with_the_job_and_with_the_launcher(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_it_ends_with_the_launcher(tmp_path: Path, number: signal.Signals) -> None:
     """Whether the launcher is killed or told to end, no spare is left."""
     quick = IMPORTS.replace(str(SLOW_IMPORT_S), "0")
-    for number in (signal.SIGKILL, signal.SIGTERM):
-        place = tmp_path / number.name
-        place.mkdir()
-        options = ["-n", "2", "--restarts", "3", "--spares", "2", "--grace-s", "0.5"]
-        launcher = start(options, spare_program(place, imports=quick))
-        wait_until(lambda here=place: len(imported(here)) == 4, 60.0)
-        pids_in(place / "slot0-in1", place / "slot1-in1")
-        launcher.send_signal(number)
-        wait_until(lambda here=place: not any(map(lives, imported(here))), 5.0)
-        finish(launcher)
+    options = ["-n", "2", "--restarts", "3", "--spares", "2", "--grace-s", "0.5"]
+    launcher = start(options, spare_program(tmp_path, imports=quick))
+    wait_until(lambda: len(imported(tmp_path)) == 4, 60.0)
+    in_generation(tmp_path, 1, 0, 1)
+    launcher.send_signal(number)
+    wait_until(lambda: not any(map(lives, imported(tmp_path))), 5.0)
+    finish(launcher)
     wait_until(lambda: not list((tmp_path / "tmp").iterdir()), 5.0)
 
 

@@ -5,6 +5,7 @@ No test can make such a process, so here the signal is kept from one: its end is
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -20,7 +21,6 @@ from tests.launch.support import (
     Ended,
     finish,
     launcher_environment,
-    lives,
     pids_in,
     python,
 )
@@ -67,11 +67,15 @@ STOP = ["--grace-s", "0.2", "--kill-after-s", "0.2"]
 
 @pytest.fixture
 def spared(tmp_path: Path) -> Iterator[Path]:
-    """Where the rank that is spared says who it is; it is killed when the test is over."""
+    """Where the rank that is spared says who it is.
+
+    It ends with its parent all the same (PR_SET_PDEATHSIG): that signal comes from the kernel.
+    """
     path = tmp_path / "spared"
     yield path
     if path.exists():
-        os.killpg(int(path.read_text()), signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(int(path.read_text()), signal.SIGKILL)
 
 
 def run(options: list[str], spared: Path) -> Ended:
@@ -97,7 +101,6 @@ def test_it_is_reported(spared: Path) -> None:
     assert "generation 2" not in ended.err
     assert f"process group {pid} could not be killed" in ended.err
     assert "not ended by SIGKILL: it hangs in the kernel" in ended.rank_line(1)
-    assert lives(pid)
 
 
 def test_its_host_is_not_used_again(spared: Path, tmp_path: Path) -> None:
@@ -122,4 +125,3 @@ def test_its_host_is_not_used_again(spared: Path, tmp_path: Path) -> None:
     assert sorted(ended.out.splitlines()) == ["[r0 host-a] again 2", "[r1 host-a] again 2"]
     assert f"process group {pid} on host-b could not be killed" in ended.err
     assert "host-b has a process that could not be killed" in ended.err
-    assert lives(pid)

@@ -104,6 +104,6 @@ def test_from_the_checkpoint(launched: list[Launched], tmp_path: Path) -> None:
     subprocess.run(["kill", "-9", str(pid)], check=True)
     job.wait_for("forming generation 2")
     job.wait_for("resum")
-    final = job.wait_for(r"accuracy ([\d.]+)$")
+    final = job.wait_for(r"final test accuracy ([\d.]+)")
     assert job.end() == 0, "\n".join(job.lines)
     assert float(final[1]) > 0.9

@@ -1,11 +1,14 @@
-"""A Slurm of one node on this machine, for as long as a test: both daemons, without munge."""
+"""A Slurm on this machine, for as long as a test: its daemons, without munge.
+
+Several nodes are several slurmd, each with a port of its own.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -19,11 +22,10 @@ SlurmdUser=root
 AuthType=auth/none
 CredType=cred/none
 SlurmctldPort={controller_port}
-SlurmdPort={node_port}
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
 ProctrackType=proctrack/pgid
 TaskPlugin=task/none
 SelectType=select/linear
@@ -32,9 +34,9 @@ MpiDefault=none
 SchedulerParameters=sched_interval=1,sched_min_interval=100000,batch_sched_delay=0
 RequeueExit=75
 KillWait=2
-NodeName=localhost NodeAddr=127.0.0.1 CPUs={size}
 PartitionName=all Nodes=ALL Default=YES State=UP
 """
+NODE = "NodeName={name} NodeHostname=localhost NodeAddr=127.0.0.1 Port={port} CPUs={size}\n"
 
 
 def missing() -> str | None:
@@ -50,17 +52,19 @@ def missing() -> str | None:
 
 
 @contextmanager
-def running(folder: Path) -> Iterator[dict[str, str]]:
-    """Start both daemons; give the environment in which Slurm's commands find them."""
+def running(folder: Path, nodes: Sequence[str] = ("localhost",)) -> Iterator[dict[str, str]]:
+    """Start the daemons; give the environment in which Slurm's commands find them."""
     folder.mkdir()
-    for name in ("state", "spool"):
+    for name in ("state", *(f"spool-{node}" for node in nodes)):
         (folder / name).mkdir()
     configuration = folder / "slurm.conf"
-    ports = {"controller_port": free_port(), "node_port": free_port()}
-    configuration.write_text(CONFIGURATION.format(folder=folder, size=SIZE, **ports))
+    text = CONFIGURATION.format(folder=folder, controller_port=free_port())
+    lines = [NODE.format(name=node, port=free_port(), size=SIZE) for node in nodes]
+    configuration.write_text("".join([text, *lines]))
     environment = {"SLURM_CONF": str(configuration)}
     with ExitStack() as stack:
-        for daemon in (["slurmctld", "-D"], ["slurmd", "-D", "-N", "localhost"]):
+        daemons = [["slurmctld", "-D"], *(["slurmd", "-D", "-N", node] for node in nodes)]
+        for daemon in daemons:
             stack.enter_context(_daemon([*daemon, "-f", str(configuration)], folder))
         wait_for(lambda: _idle(environment), 30.0, lambda: _said(folder))
         yield environment
@@ -83,7 +87,8 @@ def _run(command: list[str], environment: dict[str, str]) -> str:
 
 @contextmanager
 def _daemon(command: list[str], folder: Path) -> Iterator[None]:
-    with (folder / f"{command[0]}.text").open("wb") as log:
+    name = "-".join([command[0], *command[3:4]])
+    with (folder / f"{name}.text").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
         yield
@@ -97,9 +102,9 @@ def _daemon(command: list[str], folder: Path) -> Iterator[None]:
 
 
 def _idle(environment: dict[str, str]) -> bool | None:
-    """Tell whether the node takes jobs."""
-    state = _run(["sinfo", "-h", "-o", "%T"], environment)
-    return True if state.strip() == "idle" else None
+    """Tell whether the nodes take jobs."""
+    states = _run(["sinfo", "-h", "-N", "-o", "%T"], environment)
+    return True if set(states.split()) == {"idle"} else None
 
 
 def _said(folder: Path) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.started import slurm
-from tests.started.job import ROOT, SIZE, StartedJob, wait_for
+from tests.started.job import ROOT, SIZE, VICTIM, StartedJob, wait_for
 from tests.started.test_started import check_survivors
 
 SCRIPT = ROOT / "examples/deploy/train.sbatch"
@@ -30,6 +30,28 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     """The environment of Slurm's commands."""
     with slurm.running(tmp_path_factory.mktemp("slurm") / "cluster") as environment:
         yield environment
+
+
+def test_a_launcher_on_each_node(tmp_path: Path) -> None:
+    """On two nodes `standfast run` needs no word of where it is: one job, and a lost rank's next.
+
+    The nodes are two slurmd of this machine; the first is called as it can be reached.
+    """
+    launcher = ["srun", "-N2", "--ntasks-per-node=1", sys.executable, "-m", "standfast", "run"]
+    launcher += ["-n", str(SIZE // 2), "--restarts", "1", "--"]
+    with (
+        slurm.running(tmp_path / "cluster", ["localhost", "second"]) as environment,
+        StartedJob(
+            tmp_path, python=sys.executable, launcher=launcher, shell=False, environment=environment
+        ) as job,
+    ):
+        job.kill(1)
+        job.formed(2)
+        job.stop()
+        assert job.wait() == 0, job.story()
+        said = job.log.read_text()
+    assert "standfast: node-1 is " in said
+    assert f"rank {VICTIM} on node-1 was ended by SIGKILL" in said
 
 
 def test_srun(cluster: dict[str, str], tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ or was not heard of for LEASE_NS, its ranks die. One thread and one loop, in whi
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import selectors
 import signal
@@ -20,8 +21,8 @@ from typing import Any
 
 from standfast import exits
 from standfast.launch.clock import now_ns
-from standfast.launch.descriptions import described
-from standfast.launch.environment import Formation, Listeners, rank_environment
+from standfast.launch.descriptions import NO_FILES, write_descriptions
+from standfast.launch.environment import Formation, Listeners, rank_environment, spare_environment
 from standfast.launch.guardian import Guardian
 from standfast.launch.lines import Tail
 from standfast.launch.notices import NoticeBoard, write_obituary
@@ -34,6 +35,7 @@ from standfast.launch.orders import (
     Checked,
     Credit,
     Cut,
+    Describe,
     Ended,
     Fed,
     Feed,
@@ -51,6 +53,7 @@ from standfast.launch.orders import (
     Prepare,
     Printed,
     Refused,
+    Seat,
     Start,
     Started,
     Tell,
@@ -62,6 +65,7 @@ from standfast.launch.ports import free_ports, open_listener, port_of
 from standfast.launch.process import Program, RankProcess, start_rank
 from standfast.launch.program import cannot_exec, find_program
 from standfast.launch.segments import sweep_segments
+from standfast.launch.spares import SPARE_RANK, seat
 from standfast.launch.spec import LaunchError
 from standfast.launch.stdin import RankStdin, rank_stdin
 from standfast.launch.workspace import report_directory
@@ -197,8 +201,10 @@ class Agent:
         self._members: dict[int, RankProcess] = {}
         self.streams: dict[tuple[int, bool], UpStream] = {}
         self._stdins: dict[int, RankStdin] = {}
+        self._spares: dict[int, tuple[socket.socket, dict[str, str]]] = {}
         self._listeners: list[socket.socket] = []
         self._generation = 0
+        self._files = NO_FILES
         self._checked: tuple[tuple[int, ...], int] | None = None
         self._heard_ns = now_ns()
         self._board = NoticeBoard(selector, directory, lambda line: self.say(Notice(line)))
@@ -279,8 +285,12 @@ class Agent:
                 self.say(Pong(sent_ns, now_ns()))
             case Prepare():
                 self._prepare(order)
+            case Describe():
+                self._files = write_descriptions(self._directory, order)
             case Start():
                 self._start(order)
+            case Seat():
+                self._seat(order)
             case Tell(key, number):
                 self._tell(key, signal.Signals(number))
             case Feed(key, data):
@@ -318,6 +328,9 @@ class Agent:
         listeners = None
         if rank == 0 and not is_new:
             listeners = Listeners(*(each.fileno() for each in self._listeners))
+        if order.spare:
+            self._start_spare(order)
+            return
         try:
             program = self._program(order)
             with self._rank_stdin(order) as (stdin, taker):
@@ -328,7 +341,7 @@ class Agent:
                     output=Inlet(self, key),
                     guardian=self._guardian,
                     inherited=() if listeners is None else listeners.all(),
-                    cwd=self._charge.cwd if self._charge else _usable_folder(order.cwd),
+                    cwd=self._folder(order),
                     stdin=stdin,
                 )
         except LaunchError as error:
@@ -347,6 +360,50 @@ class Agent:
         self._exits.add(member.pid)
         self.say(Started(key, member.pid, member.started_ns))
 
+    def _start_spare(self, order: Start) -> None:
+        """Start a process that waits in init(); the launcher learns of it as of any other."""
+        ours, its = socket.socketpair()
+        with its:
+            try:
+                environment = spare_environment(
+                    self._inherited(order), self._described(order.formation), its.fileno()
+                )
+                member = start_rank(
+                    SPARE_RANK,
+                    self._program(order),
+                    environment,
+                    output=Inlet(self, order.key),
+                    guardian=self._guardian,
+                    inherited=[its.fileno()],
+                    cwd=self._folder(order),
+                )
+            except (LaunchError, OSError) as error:
+                ours.close()
+                self.say(Refused(order.key, exits.UNAVAILABLE, str(error)))
+                return
+        ours.setblocking(False)
+        self._spares[order.key] = (ours, environment)
+        self._members[order.key] = member
+        self._exits.add(member.pid)
+        self.say(Started(order.key, member.pid, member.started_ns))
+
+    def _seat(self, order: Seat) -> None:
+        """Give a spare its place. The launcher counts one that has just ended as the rank's end."""
+        rank, is_new = order.place.rank, bool(order.formation.join)
+        if order.formation.generation != self._generation and not is_new:
+            self._begin(order.formation)
+        if order.key not in self._spares:
+            return
+        line, before = self._spares.pop(order.key)
+        listeners = None
+        if rank == 0 and not is_new:
+            listeners = Listeners(*(each.fileno() for each in self._listeners))
+        environment = self._environment(order, listeners)
+        self._members[order.key].rank = rank
+        seat(line, before, environment, () if listeners is None else listeners.all())
+        if listeners is not None:
+            self._close_listeners()
+
     def _rank_stdin(
         self, order: Start
     ) -> contextlib.AbstractContextManager[tuple[int, RankStdin | None]]:
@@ -357,17 +414,29 @@ class Agent:
     def _begin(self, formation: Formation) -> None:
         """Forget the generation before: the launcher has seen to it that nothing of it is left."""
         self._generation = formation.generation
-        self._members.clear()
+        self._members = {key: self._members[key] for key in self._spares}
         self.streams = {key: each for key, each in self.streams.items() if each.open}
         self._close_stdins()
-        reap_strays(keep=[self._guardian.pid])
+        reap_strays(keep=[self._guardian.pid, *(each.pid for each in self._all())])
         sweep_segments()
 
-    def _environment(self, order: Start, listeners: Listeners | None) -> dict[str, str]:
-        formation = described(order.formation, self._directory)
+    def _environment(self, order: Start | Seat, listeners: Listeners | None) -> dict[str, str]:
+        formation = self._described(order.formation)
+        return rank_environment(
+            self._inherited(order), formation, place=order.place, listeners=listeners
+        )
+
+    def _described(self, formation: Formation) -> Formation:
+        return dataclasses.replace(
+            formation,
+            report_dir=self._directory,
+            ring_file=self._files.ring,
+            devices_file=self._files.devices,
+        )
+
+    def _inherited(self, order: Start | Seat) -> dict[str, str]:
         own = self._charge.environ if self._charge else {**os.environ, **order.environment}
-        inherited = {**order.terminal, **own}
-        return rank_environment(inherited, formation, place=order.place, listeners=listeners)
+        return {**order.terminal, **own}
 
     def _program(self, order: Start) -> Program:
         if self._charge is None:
@@ -381,6 +450,9 @@ class Agent:
 
         command = warden_command(program.path, program.command, kill_after_s=kill_after_s)
         return Program(command[0], command)
+
+    def _folder(self, order: Start) -> str | None:
+        return self._charge.cwd if self._charge else _usable_folder(order.cwd)
 
     def _tell(self, key: int, number: signal.Signals) -> None:
         member = self._members.get(key)
@@ -401,6 +473,8 @@ class Agent:
         member.reap()
         self._board.read()  # what it said is told before its end
         end = member.end(now_ns())
+        if key in self._spares:
+            self._spares.pop(key)[0].close()
         self.say(Ended(key, end.status, end.ended_ns, self._report(member.rank)))
 
     def _report(self, rank: int) -> bytes:
@@ -434,6 +508,8 @@ class Agent:
         self._exits.close()
         self._close_listeners()
         self._close_stdins()
+        for line, _ in self._spares.values():
+            line.close()
         for stream in self.streams.values():
             stream.close()
         self._board.close()

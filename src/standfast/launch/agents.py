@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from standfast import exits
 from standfast.launch.callers import Callers
 from standfast.launch.clock import now_ns
@@ -17,12 +19,13 @@ from standfast.launch.descriptions import (
     devices_text,
     ring_text,
 )
-from standfast.launch.environment import HOST, Formation, Place, own_formation
+from standfast.launch.environment import HOST, Formation, Newcomers, Place, own_formation
 from standfast.launch.link import CONNECT_NS, Link
 from standfast.launch.orders import (
     FENCE_NS,
     Check,
     Checked,
+    Describe,
     Ended,
     Fed,
     Gone,
@@ -31,9 +34,11 @@ from standfast.launch.orders import (
     Listening,
     Notice,
     Obituary,
+    Order,
     Prepare,
     Printed,
     Refused,
+    Seat,
     Start,
     Started,
 )
@@ -44,7 +49,9 @@ from standfast.launch.placement import (
     place_ranks,
     slots_of,
 )
+from standfast.launch.records import RankEnd
 from standfast.launch.remote import RemoteRank, RemoteStdin
+from standfast.launch.spares import SPARE_RANK, Upkeep
 from standfast.launch.spec import HostLost, JobSpec, LaunchError
 from standfast.launch.terminal import size_variables
 
@@ -60,6 +67,8 @@ AGAIN_NS = 1_000_000_000
 """How long after a failed attempt a host is asked again."""
 AGAIN_LIMIT_NS = 10_000_000_000
 LISTEN_NS = 10_000_000_000
+SPARE_LOOK_NS = 500_000_000
+"""How soon to look again whether there is room for a spare."""
 
 
 class Station:
@@ -100,6 +109,7 @@ class AgentCrew:
         stdin: Stdin,
         noticed: Callable[[bytes], None],
         callers: Callers,
+        spare_ended: Callable[[RankEnd, str], None],
     ) -> None:
         self._job_status = exits.SOFTWARE
         self._spec = spec
@@ -115,6 +125,9 @@ class AgentCrew:
         self._ranks: dict[int, tuple[Station, RemoteRank, Place]] = {}
         self._next_key = 0
         self._asked_ns: dict[int, int] = {}
+        self._spares: dict[int, tuple[Station, RemoteRank]] = {}
+        self._upkeep = Upkeep()
+        self._spare_ended = spare_ended
         self._formation: Formation | None = None
         self._ended: Callable[[Member], None] = _nobody
         self._listening: dict[str, Listening] = {}
@@ -210,36 +223,99 @@ class AgentCrew:
         self._formation = formation
         links = {name: _living_link(self._stations[name]) for name, _ in placed}
         for name, place in placed:
-            members[place.rank] = self._start(self._stations[name], links[name], formation, place)
+            station, link = self._stations[name], links[name]
+            seated = self._seat(station, link, formation, place)
+            members[place.rank] = seated or self._start(station, link, formation, place)
+        if self._spec.spares and not self._spec.watch:
+            self._upkeep.begin()
+
+    def _seat(
+        self, station: Station, link: Link, formation: Formation, place: Place
+    ) -> RemoteRank | None:
+        """Give a place to a spare of this host; None if there is none, or it has to have stdin."""
+        waiting = [key for key, (where, _) in self._spares.items() if where is station]
+        if not waiting or self._stdin.goes_to(place.rank):
+            return None
+        member = self._spares.pop(waiting[0])[1]
+        member.become(place.rank, self._output)
+        self._ranks[member.key] = (station, member, place)
+        self._upkeep.used()
+        environment = self._handed_on(station.name, place.rank)
+        link.say(Seat(member.key, formation, place, environment, size_variables()))
+        return member
 
     def _start(
         self, station: Station, link: Link, formation: Formation, place: Place
     ) -> RemoteRank:
         """Have a process started."""
-        rank, key = place.rank, self._next_key
-        self._next_key += 1
+        rank, key = place.rank, self._new_key()
         member = RemoteRank(rank, key, link, self._output)
         self._ranks[key] = (station, member, place)
         wants_stdin = self._stdin.goes_to(rank)
-        link.say(
-            Start(
-                formation=formation,
-                place=place,
-                path=self._program.path,
-                command=tuple(self._program.command),
-                environment=self._spec.handed_on_to(rank),
-                cwd=self._spec.cwd,
-                watch=self._spec.watch,
-                kill_after_s=self._spec.kill_after_s,
-                stdin=wants_stdin,
-                key=key,
-                terminal=size_variables(),
-            )
-        )
+        order = self._order(station, formation, place, key)
+        link.say(msgspec.structs.replace(order, stdin=wants_stdin))
         if wants_stdin:
             self._stdins[key] = RemoteStdin(key, link)
             self._stdin.add(self._stdins[key])
         return member
+
+    def _new_key(self) -> int:
+        self._next_key += 1
+        return self._next_key
+
+    def _order(self, station: Station, formation: Formation, place: Place, key: int) -> Start:
+        return Start(
+            formation=formation,
+            place=place,
+            path=self._program.path,
+            command=tuple(self._program.command),
+            environment=self._handed_on(station.name, max(0, place.rank)),
+            cwd=self._spec.cwd,
+            watch=self._spec.watch,
+            kill_after_s=self._spec.kill_after_s,
+            terminal=size_variables(),
+            key=key,
+        )
+
+    # --- spares
+
+    def _keep_spares(self) -> None:
+        """Start those that are due, where there is room."""
+        due_ns = self._upkeep.due_ns
+        if self._formation is None or due_ns is None or now_ns() < due_ns:
+            return
+        while len(self._spares) < self._spec.spares:
+            found = place_newcomer(SPARE_RANK, self._usable(), self._used(), nodes=[], rather="")
+            if found is None:
+                return
+            name, place = found
+            station = self._stations[name]
+            assert station.link is not None
+            key = self._new_key()
+            member = RemoteRank(SPARE_RANK, key, station.link, self._output)
+            self._spares[key] = (station, member)
+            order = self._order(station, self._formation, place, key)
+            station.link.say(msgspec.structs.replace(order, spare=True))
+
+    def _used(self) -> dict[str, list[int]]:
+        """Return the local ranks on each host; a spare counts as one, whichever it will be."""
+        used: dict[str, list[int]] = {}
+        for station, member, place in self._ranks.values():
+            if not member.gone:
+                used.setdefault(station.name, []).append(place.local_rank)
+        for station, member in self._spares.values():
+            if not member.gone:
+                used.setdefault(station.name, []).append(SPARE_RANK)
+        return used
+
+    def _spare_is_over(self, key: int) -> None:
+        """One has ended without a place."""
+        member = self._spares.pop(key)[1]
+        member.kill_rest()
+        end = member.end(now_ns())
+        what = self._upkeep.ended(end.words())
+        self._output.say([f"standfast: spare on {member.host} (pid {member.pid}): {what}"])
+        self._spare_ended(end, what)
 
     def may_follow(self, rank: int) -> bool:
         """Whether nothing of the rank's last process is left, and every host was asked for room."""
@@ -248,23 +324,35 @@ class AgentCrew:
         last = [station for station, member, _ in self._ranks.values() if member.rank == rank]
         return not last[-1].left and self.settled(asked_ns)
 
-    def newcomer(self, formation: Formation, rank: int, ended: Member) -> RemoteRank | None:
+    def newcomer(self, newcomers: Newcomers, rank: int, ended: Member) -> RemoteRank | None:
         """Start a rank again: on its own host if there is room, else on another."""
         assert self._formation is not None
-        used: dict[str, list[int]] = {}
-        for station, member, place in self._ranks.values():
-            if not member.gone:
-                used.setdefault(station.name, []).append(place.local_rank)
-        nodes = list(self._stations)
-        found = place_newcomer(rank, self._usable(), used, nodes=nodes, rather=ended.host)
+        own = own_formation(self._formation, newcomers)
+        waiting = [station for station, _ in self._spares.values() if station.up]
+        here = next((each for each in waiting if each.name == ended.host), None)
+        station = here or next(iter(waiting), None)
+        used, nodes = self._used(), list(self._stations)
+        if station is not None and not self._stdin.goes_to(rank):
+            used[station.name].remove(SPARE_RANK)  # the place that it has kept
+            hosts = [host for host in self._usable() if host.name == station.name]
+        else:
+            hosts = self._usable()
+        found = place_newcomer(rank, hosts, used, nodes=nodes, rather=ended.host)
         if found is None:
             return None
         name, place = found
         station = self._stations[name]
         assert station.link is not None
         self._asked_ns.pop(rank, None)
-        own = own_formation(self._formation, formation)
-        return self._start(station, station.link, own, place)
+        seated = self._seat(station, station.link, own, place)
+        return seated or self._start(station, station.link, own, place)
+
+    def _handed_on(self, name: str, rank: int) -> Mapping[str, str]:
+        """Return variables for a rank; nothing to a node, whose launcher has its own.
+
+        The user's key is among them, and the connection of a node can be read by others.
+        """
+        return {} if self._callers.comes_by_itself(name) else self._spec.handed_on_to(rank)
 
     def _completed(
         self, formation: Formation, placed: Sequence[tuple[str, Place]], entries: Sequence[Host]
@@ -278,15 +366,15 @@ class AgentCrew:
         first = self._listening[names[0]]
         spare = {name: iter(answer.ring) for name, answer in self._listening.items()}
         ring = [(place.data_address or own[name], next(spare[name])) for name, place in placed]
-        wants_ring = self._spec.backend == RING_BACKEND
+        devices = "" if self._spec.backend == RING_BACKEND else devices_text(entries)
+        for name in names:
+            self._say(name, Describe(formation.generation, ring_text(ring), devices))
         return dataclasses.replace(
             formation,
             host=own[names[0]],
             port=first.port,
             master_port=first.master_port,
             watch_port=first.watch_port,
-            ring=ring_text(ring),
-            devices="" if wants_ring else devices_text(entries),
             jaccl_port=first.jaccl_port,
             jaccl_ring=self._spec.backend == JACCL_RING_BACKEND,
         )
@@ -297,9 +385,9 @@ class AgentCrew:
         """Ask all hosts for ports, and wait for them; HostLost if one does not answer."""
         self._listening.clear()
         links = {name: _living_link(self._stations[name]) for name in names}
-        for name, link in links.items():
+        for name in names:
             first = name == names[0]
-            link.say(Prepare(own[name], self._spec.watch, first, counts[name]))
+            self._say(name, Prepare(own[name], self._spec.watch, first, counts[name]))
         until_ns = now_ns() + LISTEN_NS
         while len(self._listening) < len(names):
             late = [name for name in names if name not in self._listening]
@@ -312,10 +400,17 @@ class AgentCrew:
                 key.data()
             self.attend()
 
+    def _say(self, name: str, order: Order) -> None:
+        link = self._stations[name].link
+        if link is not None:
+            link.say(order)
+
     def due_ns(self) -> int | None:
         """Return when the next sign of life is to be sent."""
         dues = [each.link.due_ns() for each in self._stations.values() if each.link is not None]
         dues += [each.fence_ns for each in self._stations.values() if each.left]
+        if len(self._spares) < self._spec.spares and self._upkeep.due_ns is not None:
+            dues.append(max(self._upkeep.due_ns, now_ns() + SPARE_LOOK_NS))
         return min(dues, default=None)
 
     def attend(self) -> None:
@@ -329,6 +424,7 @@ class AgentCrew:
             if station.left and now_ns() > station.fence_ns and not station.asked:
                 station.left = ()
         self._bury()
+        self._keep_spares()
         if self._refused is not None:
             refused, self._refused = self._refused, None
             raise LaunchError(refused.text, status=refused.status)
@@ -367,11 +463,15 @@ class AgentCrew:
         self._job_status = status
 
     def close(self) -> None:
-        """Let all agents go."""
+        """Let all agents go: all are told before the first is waited for."""
+        links = [each.link for each in self._stations.values() if each.link is not None]
+        links = [link for link in links if not link.down]
         for station in self._stations.values():
-            link, station.link = station.link, None
-            if link is not None and not link.down:
-                link.close(self._job_status)
+            station.link = None
+        for link in links:
+            link.take_leave(self._job_status)
+        for link in links:
+            link.close()
         self._callers.close()
 
     # --- news
@@ -401,15 +501,22 @@ class AgentCrew:
 
     def _is_refused(self, news: Refused) -> None:
         """No generation can do without one of its ranks, but ranks that go on can."""
-        member = self._ranks[news.key][1]
+        if news.key in self._spares:
+            self._spares[news.key][1].refused(news)
+            self._spare_is_over(news.key)
+            return
+        refused = self._ranks.get(news.key)
         before = [each.rank for key, (_, each, _) in self._ranks.items() if key < news.key]
-        if member.rank in before:
-            member.refused(news)
-            self._ended(member)
+        if refused is not None and refused[1].rank in before:
+            refused[1].refused(news)
+            self._ended(refused[1])
         else:
             self._refused = news
 
     def _heard_of_rank(self, news: Started | Ended | Gone | Printed) -> None:
+        if news.key in self._spares:
+            self._heard_of_spare(news, self._spares[news.key][1])
+            return
         if news.key not in self._ranks:
             return
         member = self._ranks[news.key][1]
@@ -424,16 +531,27 @@ class AgentCrew:
             case Printed():
                 member.printed(news)
 
+    def _heard_of_spare(self, news: Started | Ended | Gone | Printed, member: RemoteRank) -> None:
+        match news:
+            case Started():
+                member.started(news)
+            case Ended():
+                member.ended(news)
+                self._spare_is_over(news.key)
+            case Printed():
+                member.printed(news)
+
     def _came(self, station: Station, hello: Hello) -> None:
         """An agent is there; if another was lost, it tells when nothing of that one is left.
 
         It cannot tell of a rank whose number we never learned, nor where process ids count anew, as
-        in another container of the same machine, nor of the machine on which Ray had this place
-        before; then the time must pass after which nothing can be left. After a start of the
-        machine nothing is.
+        in another container, nor of another machine that came by itself or that Ray gave for this
+        place; then the time must pass after which nothing can be left. After a new start of a host
+        nothing is.
         """
         before, station.seat = station.seat, (hello.name, hello.boot, hello.space)
-        if before[:1] == station.seat[:1] and before[:2] != station.seat[:2]:
+        is_same_host = before[0] == hello.name and not self._callers.comes_by_itself(station.name)
+        if is_same_host and before[1] != hello.boot:
             station.left = ()
         elif station.left and 0 not in station.left and before == station.seat:
             station.asked = True
@@ -448,6 +566,10 @@ class AgentCrew:
         station.trouble = station.trouble if station.leaving else link.reason
         station.failed_ns = now_ns()
         station.asked = False
+        for key in [key for key, (where, _) in self._spares.items() if where is station]:
+            spare = self._spares.pop(key)[1]
+            spare.lost()
+            self._spare_ended(spare.end(now_ns()), spare.end(now_ns()).words())
         members = [member for where, member, _ in self._ranks.values() if where is station]
         left = tuple(each.pid for each in members if not each.gone)
         if left:

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from standfast.launch.environment import Formation
+from standfast.launch.environment import Formation, Newcomers
 from standfast.launch.process import Pipe
 from standfast.launch.records import RankEnd
 
@@ -81,11 +81,10 @@ class Crew(Protocol):
     def may_follow(self, rank: int) -> bool:
         """Whether nothing of the process that had this rank last can still run."""
 
-    def newcomer(self, formation: Formation, rank: int, ended: Member) -> Member | None:
+    def newcomer(self, newcomers: Newcomers, rank: int, ended: Member) -> Member | None:
         """Start a process in the place of a rank that was lost; None if there is no room.
 
-        `formation` says what it has for itself: its number, and where the others are; `ended`, who
-        had the rank last.
+        `ended`: who had the rank last.
 
         Raises:
             OSError: it could not be started.

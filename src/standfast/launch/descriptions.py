@@ -1,17 +1,20 @@
 """Files that tell other libraries where ranks and cables are: MLX's ring, JACCL's devices.
 
-The texts are pure; `described` writes them where ranks are started, into the job's directory there.
+The texts are pure; they are written where ranks are started, into the job's directory there.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import os
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from standfast.launch.environment import Formation, endpoint
+from standfast.launch.environment import endpoint
 from standfast.launch.placement import Host
+
+if TYPE_CHECKING:
+    from standfast.launch.orders import Describe
 
 RING_BACKEND = "ring"
 JACCL_RING_BACKEND = "jaccl-ring"
@@ -46,21 +49,35 @@ def _cell(devices: Sequence[str]) -> str | list[str] | None:
     return devices[0] if len(devices) == 1 else list(devices)
 
 
-def described(formation: Formation, directory: str) -> Formation:
-    """Write what a generation's ranks of this host read, once; return it with the files' names."""
-    number = formation.generation
-    return dataclasses.replace(
-        formation,
-        report_dir=directory,
-        ring_file=_written(f"{directory}/mlx-gen{number}.json", formation.ring),
-        devices_file=_written(f"{directory}/devices-gen{number}.json", formation.devices),
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where the descriptions of a generation are on a host; "" for one that there is not."""
+
+    ring: str
+    devices: str
+
+
+NO_FILES = Files("", "")
+
+
+def ring_name(generation: int) -> str:
+    """Return the name of the ring's file in the job's directory."""
+    return f"mlx-gen{generation}.json"
+
+
+def write_descriptions(directory: str, order: Describe) -> Files:
+    """Write what a generation's ranks of this host read."""
+    number = order.generation
+    return Files(
+        ring=written(f"{directory}/{ring_name(number)}", order.ring),
+        devices=written(f"{directory}/devices-gen{number}.json", order.devices),
     )
 
 
-def _written(path: str, text: str) -> str:
+def written(path: str, text: str) -> str:
+    """Write a file, if there is something to write; return its path, or ""."""
     if not text:
         return ""
-    if not os.path.exists(path):
-        with open(path, "w", encoding="ascii") as file:
-            file.write(text)
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text)
     return path

@@ -32,9 +32,9 @@ class Formation:
     """What all ranks of one generation have in common. watch_port: of their wardens, if any.
 
     Ports, files and report_dir are filled in where the ranks are started; `host` is rank 0's
-    address. ring, devices: texts for MLX's ring and for JACCL's cables, "" if there is nothing to
-    say; ring_file, devices_file: where those were written. jaccl_ring: cables are to be used as a
-    ring. join: where newcomers find the ranks that form their group again; "" for all others.
+    address. ring_file, devices_file: where MLX's ring and JACCL's cables are described, "" if
+    nobody has done so. jaccl_ring: the cables are to be used as a ring. join: where newcomers find
+    the ranks that form their group again; "" for all others.
     """
 
     job_id: str
@@ -46,8 +46,6 @@ class Formation:
     report_dir: str = ""
     watch_port: int | None = None
     host: str = HOST
-    ring: str = ""
-    devices: str = ""
     ring_file: str = ""
     devices_file: str = ""
     jaccl_port: int = 0
@@ -55,15 +53,18 @@ class Formation:
     join: str = ""
 
 
-def own_formation(formation: Formation, newcomers: Formation) -> Formation:
-    """Return what a newcomer gets: ports and directories of all, number and addresses of its own.
+@dataclass(frozen=True, slots=True)
+class Newcomers:
+    """What newcomers to a generation have for themselves: a number, and where the others are."""
 
-    Args:
-        formation: that of the generation in which it is started.
-        newcomers: has `generation` and `join`.
-    """
+    number: int
+    join: str
+
+
+def own_formation(formation: Formation, newcomers: Newcomers) -> Formation:
+    """Return what a newcomer to a generation gets: its ports and directories, and its own."""
     return dataclasses.replace(
-        formation, generation=newcomers.generation, join=newcomers.join, watch_port=None
+        formation, generation=newcomers.number, join=newcomers.join, watch_port=None
     )
 
 

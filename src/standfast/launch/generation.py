@@ -88,7 +88,6 @@ class Generation:
         self._passed: set[int] = set()
         self._went_on = False
         self._succession = Succession(
-            formation,
             self._members,
             workshop.crew,
             workshop.ledger,
@@ -203,18 +202,24 @@ class Generation:
 
     def _replace_lost(self) -> None:
         """Start newcomers for those that survivors go on without, and end who is in the way."""
-        if not self._job.replace or self._stops:
+        failures_only = all(stop.reason is StopReason.FAILURE for stop in self._stops)
+        if not self._job.replace or not failures_only:
             return
         running = [rank for rank, each in self._members.items() if each.running]
-        self._succession.forsake(running)
-        self._passed -= set(self._succession.attend(running))
-        waiting = [rank for rank in running if self._shop.ledger.is_joining(rank)]
-        if waiting == running and not self._passed.issuperset(running):
-            # The group that they were to join is over; what it has come to is the job's end.
-            self._passed |= set(running)
-            kill_after_s = self._job.kill_after_s
-            plan = stop_plan(StopReason.TIMEOUT, now_ns(), grace_s=0, kill_after_s=kill_after_s)
-            self._plan = [*plan]
+        if all(self._shop.ledger.is_joining(rank) for rank in running):
+            self._dismiss(running)
+        elif not self._stops:
+            self._succession.forsake(running)
+            self._passed -= set(self._succession.attend(running))
+
+    def _dismiss(self, newcomers: Sequence[int]) -> None:
+        """End those whose group is over before they have joined it: nobody waits for them."""
+        if self._passed.issuperset(newcomers):
+            return
+        self._passed |= set(newcomers)
+        kill_after_s = self._job.kill_after_s
+        plan = stop_plan(StopReason.TIMEOUT, now_ns(), grace_s=0, kill_after_s=kill_after_s)
+        self._plan = [*plan]
 
     def _reports(self) -> dict[int, Report]:
         if self._went_on:

@@ -14,6 +14,7 @@ from standfast.launch.guardian import Guardian
 from standfast.launch.orders import LEASE_NS
 from standfast.launch.output import Output
 from standfast.launch.process import Program
+from standfast.launch.records import RankEnd
 from standfast.launch.spec import JobSpec, LaunchError
 from standfast.launch.stdin import Stdin
 
@@ -31,6 +32,7 @@ def agent_crew(
     program: Program,
     stdin: Stdin,
     noticed: Callable[[bytes], None],
+    spare_ended: Callable[[RankEnd, str], None],
 ) -> AgentCrew:
     """Return the crew of a job that has hosts.
 
@@ -51,7 +53,7 @@ def agent_crew(
             guardian,
             say=lambda text: output.say([f"standfast: {text}"]),
         )
-    return AgentCrew(spec, selector, output, program, stdin, noticed, callers)
+    return AgentCrew(spec, selector, output, program, stdin, noticed, callers, spare_ended)
 
 
 def key_of(spec: JobSpec) -> bytes | None:

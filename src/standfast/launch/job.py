@@ -65,7 +65,10 @@ def run_job(spec: JobSpec) -> int:
             inbox.decline(signal.SIGTSTP, lambda: output.say([NOT_NOW]))
 
             noticed = chronicle.ledger.noticed
-            crew = agent_crew(spec, selector, output, guardian, program, stdin, noticed)
+            spare_ended = chronicle.ledger.spare_ended
+            crew = agent_crew(
+                spec, selector, output, guardian, program, stdin, noticed, spare_ended
+            )
             stack.callback(crew.close)
         else:
             crew = LocalCrew(

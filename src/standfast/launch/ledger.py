@@ -270,7 +270,7 @@ class Ledger:
         self.joined[row.rank] = generation
         self._seats[generation, int(told.get("seat", row.rank))] = row.rank
         left = [each for each in self.rows.values() if each.state != "ended"]
-        self._sizes[generation] = int(told.get("size", len(left)))
+        self._sizes[generation] = int(told.get("size", len(self.rows)))
         if row.state == "ended":
             return
         row.state = "ready"

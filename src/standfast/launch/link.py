@@ -105,9 +105,12 @@ class Link:
         """Return a moment of the agent's clock by ours."""
         return theirs_ns - self.offset_ns
 
-    def close(self, status: int) -> None:
-        """Let the agent go with the job's exit status, and make sure that nothing is left."""
+    def take_leave(self, status: int) -> None:
+        """Tell the agent that the job is over, and how it ended."""
         self.say(Goodbye(status))
+
+    def close(self) -> None:
+        """After the leave: make sure that nothing of the connection is left."""
         self._end_carrier(GOODBYE_S)
 
     def _take(self, message: Any) -> None:

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from standfast.launch.crew import Member
-from standfast.launch.descriptions import described, ring_text
+from standfast.launch.descriptions import ring_name, ring_text, written
 from standfast.launch.environment import (
     HOST,
     Formation,
     Listeners,
+    Newcomers,
     alone,
     own_formation,
     rank_environment,
@@ -98,20 +99,22 @@ class LocalCrew:
         """A group that is gone is gone."""
         return True
 
-    def newcomer(self, formation: Formation, rank: int, ended: Member) -> RankProcess:
+    def newcomer(self, newcomers: Newcomers, rank: int, ended: Member) -> RankProcess:
         """Start a rank again, with a listener of nobody: it asks those that are there."""
         assert self._formation is not None
-        return self._start(own_formation(self._formation, formation), rank, None)
+        return self._start(own_formation(self._formation, newcomers), rank, None)
 
     def _completed(self, formation: Formation, opened: list[socket.socket]) -> Formation:
-        found = dataclasses.replace(
+        ring = ring_text([(HOST, port) for port in free_ports(formation.size)])
+        path = os.path.join(self._directory, ring_name(formation.generation))
+        return dataclasses.replace(
             formation,
             port=port_of(opened[0]),
             watch_port=port_of(opened[1]) if self._watch_too else None,
             master_port=free_port(),
-            ring=ring_text([(HOST, port) for port in free_ports(formation.size)]),
+            report_dir=self._directory,
+            ring_file=written(path, ring),
         )
-        return described(found, self._directory)
 
     def _start(self, formation: Formation, rank: int, listeners: Listeners | None) -> RankProcess:
         place = alone(rank, formation.size)

@@ -6,17 +6,21 @@ to end. When node 0's launcher is lost, so are this node's ranks, and the status
 
 from __future__ import annotations
 
+import os
 import selectors
+import signal
 import socket
 from typing import NoReturn
 
 import click
 
 from standfast import exits
+from standfast.endpoint import is_wildcard
 from standfast.launch.agent import Agent, Charge
 from standfast.launch.hosts import key_of
 from standfast.launch.inbox import SIGNALS
 from standfast.launch.nodes import Comer, NodeSpec
+from standfast.launch.orders import LEASE_NS
 from standfast.launch.parts import adopt_orphans
 from standfast.launch.process import Program
 from standfast.launch.program import find_program
@@ -38,6 +42,7 @@ from standfast.rendezvous.protocol import (
 )
 
 ANSWER: Reader[Joined | Refused] = Reader(Joined | Refused)
+NOT_NOW = f"not stopped: after {LEASE_NS / 1e9:g} s node 0 would take it for lost; Ctrl-C ends it"
 PATIENCE_S = 5.0
 """How long nothing is said of waiting."""
 STATUSES = {"config": exits.CONFIG, "stale": exits.UNAVAILABLE}
@@ -49,7 +54,14 @@ def run_node(spec: JobSpec, node: NodeSpec) -> int:
     Raises:
         LaunchError: there is no such program; node 0's launcher cannot be reached, or refuses us.
     """
-    path = find_program(spec.command[0], spec.environ.get("PATH", ""))
+    if is_wildcard(node.coordinator.host):
+        raise LaunchError(
+            f"node {node.rank} of {node.count} cannot call {node.coordinator}, where only node 0"
+            " can listen",
+            status=exits.CONFIG,
+            hint="give this node the address of node 0: --coordinator HOST:PORT",
+        )
+    path = find_program(spec.command[0], spec.environ.get("PATH", os.defpath))
     key = key_of(spec)
     adopt_orphans()
     with Loop(node.wait_s) as loop:
@@ -67,6 +79,7 @@ def run_node(spec: JobSpec, node: NodeSpec) -> int:
         with socket.socket(fileno=fd) as sock:
             agent = Agent(selector, sock.fileno(), sock.dup().detach(), directory, charge)
             sock.detach()  # the agent closes it
+        signal.signal(signal.SIGTSTP, lambda *_: _say(node, NOT_NOW))
         agent.run(SIGNALS)
     return _conclude(node, agent)
 

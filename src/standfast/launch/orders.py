@@ -46,8 +46,19 @@ class Prepare(msgspec.Struct, frozen=True, tag=True):
     ring: int = 0
 
 
+class Describe(msgspec.Struct, frozen=True, tag=True):
+    """Write files for a generation's ranks of this host: see descriptions.py. "": none."""
+
+    generation: int
+    ring: str
+    devices: str
+
+
 class Start(msgspec.Struct, frozen=True, tag=True):
-    """Start a rank. `path` is where the launcher found the program; it may be elsewhere here."""
+    """Start a rank. `path` is where the launcher found the program; it may be elsewhere here.
+
+    A spare is no rank yet: it gets its place by `Seat`.
+    """
 
     formation: Formation
     place: Place
@@ -61,6 +72,17 @@ class Start(msgspec.Struct, frozen=True, tag=True):
     terminal: Mapping[str, str] = {}
     """COLUMNS and LINES of the launcher's terminal; a host's own win."""
     key: int = 0
+    spare: bool = False
+
+
+class Seat(msgspec.Struct, frozen=True, tag=True):
+    """Give a spare a rank's place."""
+
+    key: int
+    formation: Formation
+    place: Place
+    environment: Mapping[str, str]
+    terminal: Mapping[str, str] = {}
 
 
 class Tell(msgspec.Struct, frozen=True, tag=True):
@@ -117,7 +139,20 @@ class Goodbye(msgspec.Struct, frozen=True, tag=True):
     status: int
 
 
-Order = Prepare | Start | Tell | Feed | Cut | Credit | Ping | Check | Obituary | Goodbye
+Order = (
+    Prepare
+    | Describe
+    | Start
+    | Seat
+    | Tell
+    | Feed
+    | Cut
+    | Credit
+    | Ping
+    | Check
+    | Obituary
+    | Goodbye
+)
 
 
 # --- from an agent

@@ -270,12 +270,12 @@ class Output:
         self._streams.append(stream)
         return stream
 
-    def rename(self, streams: Sequence[Pipe], rank: int) -> None:
+    def rename(self, streams: Sequence[Pipe], rank: int, host: str = "") -> None:
         """A spare is this rank from here on. `streams`: its stdout and stderr, from attach()."""
         for stderr, stream in enumerate(streams):
             assert isinstance(stream, Stream)
             colour = self._colourful(stream.sink)
-            stream.lines.rename(rank_prefix(rank, stderr=bool(stderr), colour=colour))
+            stream.lines.rename(rank_prefix(rank, host, stderr=bool(stderr), colour=colour))
             stream.log = self._logs.of(rank, stderr=bool(stderr))
 
     def attach_fed(
@@ -292,7 +292,8 @@ class Output:
         sink = self._sink(stderr=stderr)
         prefix = rank_prefix(rank, host, stderr=stderr, colour=self._colourful(sink))
         stream = FedStream(sink, prefix, tail, grant, ask_cut)
-        stream.log = self._logs.of(rank, stderr=stderr)
+        if rank >= 0:
+            stream.log = self._logs.of(rank, stderr=stderr)
         self._fed.append(stream)
         return stream
 

@@ -78,13 +78,13 @@ def place_newcomer(
         rank: its number.
         hosts: those that can be used now.
         used: by host, the local ranks of those that run there.
-        nodes: all hosts, in the order in which they are numbered.
+        nodes: all hosts, in the order in which they are numbered; none for a place of no rank.
         rather: the host to take if there is room.
     """
     for host in sorted(hosts, key=lambda host: host.name != rather):
         there = used.get(host.name, ())
         if len(there) < slots_of([each for each in hosts if each.name == host.name]):
             local_rank = next(each for each in itertools.count() if each not in there)
-            node = nodes.index(host.name)
+            node = nodes.index(host.name) if nodes else 0
             return host.name, Place(rank, local_rank, len(there) + 1, node, host.data_address)
     return None

@@ -117,6 +117,11 @@ class RemoteRank:
             lost=self._lost,
         )
 
+    def become(self, rank: int, output: Output) -> None:
+        """A spare has a rank's place."""
+        self.rank = rank
+        output.rename(self.streams, rank, self.host)
+
     # --- news
 
     def started(self, news: Started) -> None:

@@ -1,8 +1,8 @@
-"""Spares of this machine: processes that wait in init() until they are given a lost rank's place.
+"""Spares: processes that wait in init() until they are given a lost rank's place.
 
-Started by LocalCrew beside the ranks, and kept over all generations. One that ends by itself is
-told of and replaced, but not for ever: its end says nothing about the ranks. standfast/spare.py is
-the other end.
+Started beside the ranks, and kept over all generations: by LocalCrew, or by the agent of a host for
+AgentCrew. One that ends by itself is told of and replaced, but not for ever: its end says nothing
+about the ranks. standfast/spare.py is the other end.
 """
 
 from __future__ import annotations
@@ -41,8 +41,42 @@ class Spare:
     environment: Mapping[str, str]
 
 
+class Upkeep:
+    """When another spare is to be started, and whether that is of any use. Told what happens."""
+
+    def __init__(self) -> None:
+        self._deaths = 0
+        self._due_ns: int | None = None
+
+    def begin(self) -> None:
+        """The first ranks are there: the first spares are due."""
+        if self._due_ns is None:
+            self._due_ns = now_ns()
+
+    def used(self) -> None:
+        """One has a place."""
+        self._deaths = 0
+        self._due_ns = now_ns() + SETTLE_NS
+
+    def ended(self, how: str) -> str:
+        """One has ended without a place; return that as words, with what follows."""
+        self._deaths += 1
+        wait_s = pause_s(self._deaths)
+        self._due_ns = now_ns() + int(wait_s * 1e9)
+        if self._deaths < DEATHS_MAX:
+            follows = f"another is started{f' in {wait_s:g} s' if wait_s else ''}"
+        else:
+            follows = f"the last {DEATHS_MAX} ended so, and no more are started"
+        return f"{how} before it had a place; {follows}"
+
+    @property
+    def due_ns(self) -> int | None:
+        """When the next is due; None for never."""
+        return self._due_ns if self._deaths < DEATHS_MAX else None
+
+
 class Spares:
-    """Those that there are, and when the next is due."""
+    """Those of this machine."""
 
     def __init__(
         self,
@@ -58,13 +92,11 @@ class Spares:
         self._tell = tell
         self._waiting: list[Spare] = []
         self._fallen: list[RankProcess] = []
-        self._deaths = 0
-        self._due_ns: int | None = None
+        self._upkeep = Upkeep()
 
     def open(self) -> None:
         """Start them, now that the first ranks are there."""
-        if self._wanted and self._due_ns is None:
-            self._due_ns = now_ns()
+        self._upkeep.begin()
 
     @property
     def pids(self) -> list[int]:
@@ -75,8 +107,7 @@ class Spares:
         """Return when attend() is to be called next, whatever happens."""
         if self._fallen:
             return now_ns() + int(POLL_S * 1e9)
-        lacking = len(self._waiting) < self._wanted and self._deaths < DEATHS_MAX
-        return self._due_ns if lacking else None
+        return self._upkeep.due_ns if len(self._waiting) < self._wanted else None
 
     def attend(self) -> list[RankProcess]:
         """Start those that are due. Return those that are gone with all of their group."""
@@ -97,9 +128,8 @@ class Spares:
                     member, environment = self._start(its.fileno())
                 except OSError as error:
                     ours.close()
-                    self._deaths = DEATHS_MAX
                     end = RankEnd(SPARE_RANK, 0, now_ns(), now_ns(), 0)
-                    self._tell(end, f"could not be started: {error.strerror}")
+                    self._tell(end, self._upkeep.ended(f"not started ({error.strerror})"))
                     return
             ours.setblocking(False)
             self._waiting.append(Spare(member, ours, environment))
@@ -117,11 +147,8 @@ class Spares:
         """
         while self._waiting:
             spare = self._waiting.pop(0)
-            with spare.line:
-                given = _send(spare, environment, fds)
-            if given:
-                self._due_ns = now_ns() + SETTLE_NS
-                self._deaths = 0
+            if seat(spare.line, spare.environment, environment, fds):
+                self._upkeep.used()
                 spare.member.rank = rank
                 return spare.member
             self._fallen.append(spare.member)  # its end is known soon
@@ -138,15 +165,8 @@ class Spares:
             spare.line.close()
             self._waiting.remove(spare)
             self._fallen.append(member)
-        self._deaths += 1
-        wait_s = pause_s(self._deaths)
-        self._due_ns = now_ns() + int(wait_s * 1e9)
         end = member.end(now_ns())
-        if self._deaths < DEATHS_MAX:
-            follows = f"another is started{f' in {wait_s:g} s' if wait_s else ''}"
-        else:
-            follows = f"the last {DEATHS_MAX} ended so, and no more are started"
-        self._tell(end, f"{end.words()} before it had a place; {follows}")
+        self._tell(end, self._upkeep.ended(end.words()))
         return True
 
     def _fallen_with(self, pid: int) -> RankProcess | None:
@@ -171,13 +191,25 @@ class Spares:
             time.sleep(POLL_S if left else 0)
 
 
-def _send(spare: Spare, environment: Mapping[str, str], fds: Sequence[int]) -> bool:
-    """Tell a spare who it is; whether it can have heard it."""
+def seat(
+    line: socket.socket,
+    before: Mapping[str, str],
+    environment: Mapping[str, str],
+    fds: Sequence[int],
+) -> bool:
+    """Tell a spare who it is, and close the line; whether it can have heard it.
+
+    Args:
+        line: our end of its socket.
+        before: the environment that it has.
+        environment: the one that it gets.
+        fds: the listener, for rank 0 of a generation.
+    """
     place = {
-        "set": {k: v for k, v in environment.items() if spare.environment.get(k) != v},
-        "unset": [name for name in spare.environment if name not in environment],
+        "set": {k: v for k, v in environment.items() if before.get(k) != v},
+        "unset": [name for name in before if name not in environment],
     }
     data = json.dumps(place).encode() + b"\n"
-    with contextlib.suppress(OSError):
-        return socket.send_fds(spare.line, [data], list(fds)) == len(data)
+    with line, contextlib.suppress(OSError):
+        return socket.send_fds(line, [data], list(fds)) == len(data)
     return False

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from standfast.launch.clock import now_ns
 from standfast.launch.crew import Crew, Member
-from standfast.launch.environment import Formation
+from standfast.launch.environment import Newcomers
 from standfast.launch.ledger import Ledger
 from standfast.launch.output import Output
 from standfast.launch.policy import Budget, Mark
@@ -32,7 +32,6 @@ class Succession:
 
     def __init__(
         self,
-        formation: Formation,
         members: dict[int, Member],
         crew: Crew,
         ledger: Ledger,
@@ -42,7 +41,6 @@ class Succession:
         wait_refill_s: float,
     ) -> None:
         """`mark`: how far the program has got."""
-        self._formation = formation
         self._members = members
         self._crew = crew
         self._ledger = ledger
@@ -53,6 +51,7 @@ class Succession:
         self._vacant: set[int] = set()
         self._counted: set[int] = set()
         self._due_ns: int | None = None
+        self._waited_for = False
         self.former: list[Member] = []
         """Those whose ranks others have now: all gone, but their output may not be."""
 
@@ -63,15 +62,22 @@ class Succession:
         if not gone:
             return
         self._budget.lost(self._mark(), formed=self._ledger.formed)
-        if not self._budget.left or self._budget.stuck:
-            why = "no restart is left" if not self._budget.left else "the last ones led nowhere"
-            self._output.say([f"standfast: {_named(gone)} not started again: {why}"])
-            return
         self._vacant |= set(gone)
+        self._see_whether_it_is_of_use()
+
+    def _see_whether_it_is_of_use(self) -> None:
+        """Give up the places for which there is no restart, or none that leads anywhere."""
+        uncounted = sorted(self._vacant - self._counted)
+        if uncounted and (self._budget.stuck or not self._budget.left):
+            why = "no restart is left" if not self._budget.left else "the last ones led nowhere"
+            self._output.say([f"standfast: {_named(uncounted)} not started again: {why}"])
+            self._vacant -= set(uncounted)
 
     def due_ns(self) -> int | None:
         """Return when attend() is to be called next, whatever happens."""
-        return None if not self._vacant else max(self._due_ns or 0, now_ns() + LOOK_NS)
+        if not self._vacant or not self._waited_for:
+            return None  # a notice tells when survivors wait
+        return max(self._due_ns or 0, now_ns() + LOOK_NS)
 
     def forsake(self, running: Collection[int]) -> None:
         """End those that all others go on without, although they run: frozen, or cut off."""
@@ -84,19 +90,20 @@ class Succession:
 
     def attend(self, running: Collection[int]) -> list[int]:
         """Start whoever is due; return the ranks that have new processes."""
-        if not self._vacant or not self._ledger.waits(running):
+        self._waited_for = self._ledger.waits(running)
+        if not self._vacant or not self._waited_for:
             return []
+        self._see_whether_it_is_of_use()
         if not self._vacant <= self._counted:
             self._announce()
-        now = now_ns()
-        if self._due_ns is None or now < self._due_ns:
+        if self._due_ns is None or now_ns() < self._due_ns:
             return []
         join = ",".join(filter(None, (self._ledger.addresses.get(rank) for rank in running)))
         number = self._ledger.group_generation + 1
         filled: dict[int, Member] = {}
         for rank in sorted(self._vacant):
             if self._members[rank].gone and self._crew.may_follow(rank):
-                member = self._start(rank, Formation("", number, 0, "", join=join))
+                member = self._start(rank, Newcomers(number, join))
                 if member is not None:
                     filled[rank] = member
         if filled:
@@ -118,11 +125,11 @@ class Succession:
         number = self._ledger.group_generation + 1
         self._ledger.restarting(number, used, limit, pause_s, ranks)
 
-    def _start(self, rank: int, formation: Formation) -> Member | None:
+    def _start(self, rank: int, newcomers: Newcomers) -> Member | None:
         """Start one; give it up where that is impossible, or there was no room for too long."""
         why = "there is no room"
         try:
-            member = self._crew.newcomer(formation, rank, self._members[rank])
+            member = self._crew.newcomer(newcomers, rank, self._members[rank])
         except OSError as error:
             member, why = None, error.strerror or str(error)
         assert self._due_ns is not None

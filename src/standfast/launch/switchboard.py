@@ -6,6 +6,7 @@ agents: only the way in differs from ssh.
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import socket
@@ -13,11 +14,11 @@ from collections.abc import Callable, Sequence
 
 from standfast import exits
 from standfast.errors import RendezvousError
-from standfast.launch.carrier import Carrier, ProcessCarrier, SocketCarrier
+from standfast.launch.callers import SshCallers
+from standfast.launch.carrier import Carrier, SocketCarrier
 from standfast.launch.guardian import Guardian
 from standfast.launch.nodes import Comer, NodeSpec, name_of, objection
 from standfast.launch.spec import JobSpec, LaunchError
-from standfast.launch.ssh import agent_command
 from standfast.rendezvous.channel import Channel
 from standfast.rendezvous.door import Door, peer_text
 from standfast.rendezvous.listen import open_coordinator
@@ -55,13 +56,13 @@ class Switchboard:
         Raises:
             LaunchError: the coordinator's address cannot be listened on.
         """
-        self._spec = spec
         self._selector = selector
-        self._guardian = guardian
+        self._here = SshCallers(spec, selector, guardian)
         self._say = say
         self._arrivals: dict[str, SocketCarrier] = {}
         self._served: dict[str, SocketCarrier] = {}
         self._ours = comer_of(node, spec)
+        logging.getLogger("standfast").addHandler(logging.NullHandler())  # `say` has all of it
         self._loop = Loop(FOREVER_S)
         self._door = Door(
             self._loop,
@@ -79,8 +80,7 @@ class Switchboard:
     def call(self, name: str) -> Carrier | None:
         """Start node 0's agent; take the connection over which another has come."""
         if name == name_of(0):
-            command = agent_command("localhost", self._spec.environ)
-            return ProcessCarrier(command, self._selector, self._guardian)
+            return self._here.call("localhost")
         carrier = self._arrivals.pop(name, None)
         if carrier is not None:
             self._served[name] = carrier
