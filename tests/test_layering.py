@@ -90,7 +90,7 @@ BANS = (
 PYTHON_OR_NANOBIND = re.compile(r"(^|/)(Python\.h|nanobind|pybind11)")
 
 PACKAGE = "src/standfast"
-MAY_READ_ENVIRONMENT = ("settings.py", "identity.py", "launch/*")
+MAY_READ_ENVIRONMENT = ("settings.py", "identity.py", "launch/*", "ray/*")
 # The edges hand the whole of it to those who may read it; they pick nothing out of it.
 MAY_HAND_ON_ENVIRONMENT = ("joining.py", "command.py", "rdma.py", "bench/command.py")
 ENVIRONMENT = frozenset({"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"})

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.started import slurm
+from tests.started.digits import DigitsJob
 from tests.started.job import ROOT, SIZE, VICTIM, StartedJob, wait_for
 from tests.started.test_started import check_survivors
 
@@ -70,6 +71,21 @@ def test_the_script_starts_again(cluster: dict[str, str], tmp_path: Path) -> Non
         wait_for(lambda: started_again(job, cluster), 60.0, job.story)
         job.stop()
         assert job.wait() == 0, f"{job.story()}\n{_output(tmp_path)}"
+
+
+def test_digits(cluster: dict[str, str], tmp_path: Path) -> None:
+    """The script trains on: a rank is killed, Slurm starts again, and the training succeeds."""
+    launcher = ["sbatch", "--wait", "--nodes=1", f"--ntasks-per-node={SIZE}", str(SCRIPT)]
+    python = sys.executable
+    with DigitsJob(tmp_path, launcher, python=python, environment=cluster, output="*.out") as job:
+        job.gone(job.kill_one())
+
+        def ended() -> int | None:
+            slurm.start_at_once(cluster)
+            return job.launcher.poll()
+
+        assert wait_for(ended, 90.0, job.text) == 0, job.text()
+        job.check_end()
 
 
 def started_again(job: StartedJob, cluster: dict[str, str]) -> bool | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ from standfast.launch.orders import (
     Fed,
     Gone,
     Hello,
+    Home,
     Leaving,
     Listening,
     Notice,
@@ -82,8 +84,7 @@ class Station:
         self.next_try_ns = 0
         self.failed_ns = 0
         self.leaving = False
-        self.seat = ("", "", "")
-        """The machine, its run, and the space of its process ids."""
+        self.home = Home()
         self.left: tuple[int, ...] = ()
         """Groups that a lost agent had started. 0 stands for one of which only that is known."""
         self.asked = False
@@ -542,18 +543,12 @@ class AgentCrew:
                 member.printed(news)
 
     def _came(self, station: Station, hello: Hello) -> None:
-        """An agent is there; if another was lost, it tells when nothing of that one is left.
-
-        It cannot tell of a rank whose number we never learned, nor where process ids count anew, as
-        in another container, nor of another machine that came by itself or that Ray gave for this
-        place; then the time must pass after which nothing can be left. After a new start of a host
-        nothing is.
-        """
-        before, station.seat = station.seat, (hello.name, hello.boot, hello.space)
-        is_same_host = before[0] == hello.name and not self._callers.comes_by_itself(station.name)
-        if is_same_host and before[1] != hello.boot:
+        """An agent is there; if another was lost, something of that one may be left."""
+        left = what_is_left(station.home, hello)
+        station.home = hello.home
+        if left is Left.GONE and not self._callers.comes_by_itself(station.name):
             station.left = ()
-        elif station.left and 0 not in station.left and before == station.seat:
+        elif left is Left.ASK and station.left and 0 not in station.left:
             station.asked = True
             _living_link(station).say(Check(station.left))
         station.trouble = ""
@@ -574,6 +569,26 @@ class AgentCrew:
         left = tuple(each.pid for each in members if not each.gone)
         if left:
             station.left, station.fence_ns = left, now_ns() + FENCE_NS
+
+
+class Left(enum.Enum):
+    """What a new agent can know of what a lost one left; of 0, a rank without a number, nothing."""
+
+    ASK = "it can look"
+    GONE = "the machine was started anew since then"
+    WAIT = "nothing: it is elsewhere, and the lost one's lease has to run out"
+
+
+def what_is_left(before: Home, hello: Hello) -> Left:
+    """Return what the agent behind `hello` can know of the one whose home was `before`. Pure.
+
+    The same place may be given on another machine (by Ray, or as a node that comes by itself), and
+    in another container of the same machine process ids count anew.
+    """
+    if before == hello.home:
+        return Left.ASK
+    is_restarted = before.host == hello.name and before.boot != hello.boot
+    return Left.GONE if is_restarted else Left.WAIT
 
 
 def addresses_of(hellos: Sequence[Hello]) -> list[str]:

@@ -158,6 +158,14 @@ Order = (
 # --- from an agent
 
 
+class Home(msgspec.Struct, frozen=True):
+    """Where process ids mean what they meant: a host, a run of its system, and a space of them."""
+
+    host: str = ""
+    boot: str = ""
+    space: str = ""
+
+
 class Hello(msgspec.Struct, frozen=True, tag=True):
     """Who an agent is. Addresses are those of its connection, empty if it has none.
 
@@ -172,6 +180,11 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     space: str
     address: str
     launcher: str
+
+    @property
+    def home(self) -> Home:
+        """Where its process ids count."""
+        return Home(self.name, self.boot, self.space)
 
 
 class Listening(msgspec.Struct, frozen=True, tag=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +48,8 @@ def run(
 
     Args:
         program: a function, which each rank calls with `args` and `kwargs`, pickled by Ray's
-            cloudpickle; or the words of a command, such as ["python", "-m", "train"].
+            cloudpickle; its module must be in the caller's `sys.path`, on all nodes. Or the words
+            of a command, such as ["python", "-m", "train"].
         ranks: how many; each has a bundle, so on as many nodes as `strategy` says.
         args: positional arguments of the function.
         kwargs: named arguments of the function.
@@ -69,13 +71,14 @@ def run(
         ConfigError: an argument is wrong, or there is no Ray.
         KeyboardInterrupt: the launcher was interrupted, and has ended all ranks.
     """
-    command = _command(program, ranks, strategy, resources, options)
+    command = command_line(program, ranks, strategy, resources, options)
     ray = _connected(address)
     gcs = ray.get_runtime_context().gcs_address
     with contextlib.ExitStack() as stack:
         environ = {**os.environ, **(env or {})}
         if callable(program):
-            call = ray.cloudpickle.dumps((program, tuple(args), dict(kwargs or {})))
+            function = ray.cloudpickle.dumps((program, tuple(args), dict(kwargs or {})))
+            call = pickle.dumps((_folders(), function))
             exchange = Exchange(ray.util.get_node_ip_address(), ranks, call)
             stack.callback(exchange.close)
             environ[EXCHANGE] = exchange.variable()
@@ -93,7 +96,7 @@ def run(
     return [0] * len(last["ranks"])
 
 
-def _command(
+def command_line(
     program: Callable[..., Any] | Sequence[str],
     ranks: int,
     strategy: str,
@@ -123,6 +126,11 @@ def _command(
         if value is not None:
             command += [f"--{name.replace('_', '-')}", str(value)]
     return command
+
+
+def _folders() -> list[str]:
+    """Return where this process finds modules: ranks look there, too, if there are such folders."""
+    return [os.path.abspath(folder) for folder in sys.path]
 
 
 def _words(program: Callable[..., Any] | Sequence[str]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 
 from standfast.ray.exchange import deliver, fetch
 
@@ -21,7 +22,9 @@ def main() -> None:
     variable = os.environ.pop(EXCHANGE)  # what the function starts has no business with it
     launcher = os.environ["SSH_CONNECTION"].split()[0]
     rank, generation = (int(os.environ[f"STANDFAST_{name}"]) for name in ("RANK", "GENERATION"))
-    function, args, kwargs = pickle.loads(fetch(launcher, variable))
+    folders, call = pickle.loads(fetch(launcher, variable))
+    sys.path += [folder for folder in folders if folder not in sys.path]
+    function, args, kwargs = pickle.loads(call)
     result = function(*args, **kwargs)
     from ray import cloudpickle  # the classes of results may live in the caller's __main__
 

@@ -29,6 +29,8 @@ def settle_ray(options: dict[str, Any]) -> RayPlan | None:
     for name in ("hosts", "hostfile"):
         if options[name]:
             raise click.UsageError(f"--on ray and {_flag(name)}: only one of them can be right.")
+    if options["ssh"] != "ssh" or options["python"] is not None:
+        raise click.UsageError("--on ray needs neither --ssh nor --python: its actors have both.")
     if options["ranks"] is None:
         raise click.UsageError("say how many ranks: -n N.")
     places = options["ranks"] + options["spares"]

@@ -53,10 +53,15 @@ class Steward:
         """Serve one line from its request to its end."""
         with connection, connection.makefile("rb") as lines:
             _tell(connection, host=self.address)
-            with contextlib.suppress(OSError):  # it may leave whenever it likes
+            try:
                 request = json.loads(lines.readline() or "{}")
                 if request:
                     self._give(connection, request)
+            except (_Left, OSError):
+                pass  # it may leave whenever it likes
+            except Exception as error:  # noqa: BLE001 - the edge of a thread: all is told
+                text = f"{type(error).__name__}: {reason_of(error)}"
+                _tell(connection, over=True, text=f"asking Ray for a place failed: {text}")
 
     def _give(self, connection: socket.socket, request: dict[str, Any]) -> None:
         actor = self._actor(place_of(request["host"]))
@@ -68,8 +73,6 @@ class Steward:
             call = (request["address"], request["port"], request["token"])
             text = self._result(actor.serve.remote(*call), connection)
             _tell(connection, over=True, text=f"{where}: {text}")
-        except _Left:
-            pass
         except self._ray.exceptions.RayError as error:
             _tell(connection, over=True, text=f"{where}: {reason_of(error)}".lstrip(": "))
         finally:

@@ -22,6 +22,8 @@ from standfast.ray.plan import RayPlan
 from standfast.ray.steward import SOCKET
 
 STEWARD = (sys.executable, "-P", "-m", "standfast.ray.steward")
+SHORT = {"TMPDIR": "/tmp"}
+"""A socket's name has no more than about 100 bytes: TMPDIR may be too long for that."""
 CONNECT_S = 90.0
 """For importing Ray and finding its cluster, besides the plan's own room_s."""
 REMEDY = "see `ray status` for nodes and room; or give --min-ranks, --spares, --wait-refill-s"
@@ -45,7 +47,7 @@ def stewardship(plan: RayPlan, environ: Mapping[str, str]) -> Iterator[str]:
     Raises:
         LaunchError: status 69: no Ray, no cluster, or no room; with what Ray said.
     """
-    with report_directory(environ) as directory:
+    with report_directory(SHORT) as directory:
         lifeline = environ.get(LIFELINE)
         steward = subprocess.Popen(
             [*STEWARD, plan.to_json(), directory, *([lifeline] if lifeline else [])],

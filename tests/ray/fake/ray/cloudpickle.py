@@ -1,0 +1,5 @@
+"""Plain pickle: functions of modules only."""
+
+from pickle import dumps
+
+__all__ = ["dumps"]

@@ -1,0 +1,9 @@
+"""Ray's errors, as far as standfast knows them."""
+
+
+class RayError(Exception):
+    pass
+
+
+class ActorDiedError(RayError):
+    pass
