@@ -223,8 +223,9 @@ SEED ?=
 chaos: $(VENV)/group-test $(VENV)/installed
 	env -u PYTHONPATH $(BIN)/python tests/chaos/storm.py --kills $(KILLS) $(SEED:%=--seed %)
 
+# Beside the libraries that .venv has; bench/README.md says how others come in.
 bench: $(VENV)/group-test $(VENV)/installed
-	$(BIN)/python bench/speed.py $(BENCH_ARGS)
+	$(BIN)/standfast bench --compare openmpi,mpich,gloo,mlx $(BENCH_ARGS)
 
 clean:
 	rm -rf build dist $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launch import free_ports
-from machine import wait_until_quiet
+from standfast.bench.jobs import free_ports
+from standfast.bench.machine import wait_until_quiet
 
 RANK_PROGRAM = Path(__file__).parent / "rank_failures.py"
 LIMIT_S = 60

@@ -1,9 +1,9 @@
-"""Measures what this machine allows: limits.c (needs a C compiler and Linux) and NumPy's own loops.
+"""Measures how soon after SIGKILL another process can know: death_signs.c (a C compiler, Linux).
 
-python bench/limits.py            # a table; the best of three runs beside the median
-python bench/limits.py --json
+python bench/death_signs.py            # a table; the best of three runs beside the median
+python bench/death_signs.py --json
 
-The 4 GB victim needs as much free memory. Results of speed.py are to be read against these.
+The 4 GB victim needs as much free memory. Results of failures.py are to be read against these.
 """
 
 from __future__ import annotations
@@ -16,48 +16,27 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from machine import wait_until_quiet
+from standfast.bench.machine import wait_until_quiet
 
-SOURCE = Path(__file__).with_name("limits.c")
+SOURCE = Path(__file__).with_name("death_signs.c")
 Row = dict[str, Any]
 
 
-def numpy_rows() -> Iterator[Row]:
-    """Yield how fast NumPy copies and adds."""
-    nbytes = 64 << 20
-    a, b, c = (np.ones(nbytes // 4, np.float32) for _ in range(3))
-    loops: dict[str, Callable[[], object]] = {
-        "numpy copyto 64 MiB, bytes copied": lambda: np.copyto(a, b),
-        "numpy add(a, b, out=a) float32 64 MiB, bytes of b": lambda: np.add(a, b, out=a),
-        "numpy add(a, b, out=c) float32 64 MiB, bytes of b": lambda: np.add(a, b, out=c),
-    }
-    for name, loop in loops.items():
-        rates = []
-        for _ in range(25):
-            begin = time.perf_counter()
-            loop()
-            rates.append(nbytes / (time.perf_counter() - begin) / 1e9)
-        middle = statistics.median(rates)
-        yield {"name": name, "unit": "GB/s", "min": min(rates), "median": middle, "max": max(rates)}
-
-
 def build(folder: Path) -> Path:
-    """Compile limits.c into folder."""
+    """Compile death_signs.c into folder."""
     compiler = os.environ.get("CC") or shutil.which("cc") or "gcc"
-    program = folder / "limits"
+    program = folder / "death_signs"
     flags = ["-std=gnu11", "-O3", "-march=native", "-Wall", "-Wextra", "-pthread"]
     subprocess.run([compiler, *flags, "-o", str(program), str(SOURCE)], check=True)
     return program
 
 
 def native_rows(program: Path) -> Iterator[Row]:
-    """Yield what limits.c measures."""
+    """Yield what death_signs.c measures."""
     done = subprocess.run([program], stdout=subprocess.PIPE, text=True, check=True)
     yield from map(json.loads, done.stdout.splitlines())
 
@@ -85,8 +64,8 @@ def main() -> int:
         program = build(Path(folder))
         for number in range(options.runs):
             busy = wait_until_quiet(options.patience_s)
-            print(f"limits, run {number + 1}: busy before {busy:.0%}", file=sys.stderr)
-            runs.append([*numpy_rows(), *native_rows(program)])
+            print(f"run {number + 1}: busy before {busy:.0%}", file=sys.stderr)
+            runs.append([*native_rows(program)])
     rows = list(summary(runs))
     if options.json:
         print(json.dumps(rows))
