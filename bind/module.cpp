@@ -16,10 +16,13 @@
 
 #include "bind/beacon.h"
 #include "bind/buffer.h"
+#include "bind/group_handle.h"
 #include "bind/jaccl.h"
 #include "bind/limits.h"
 #include "bind/machine.h"
 #include "bind/names.h"
+#include "bind/ndarray.h"
+#include "bind/shortcut.h"
 #include "bind/verbs.h"
 #include "core/base/error.h"
 #include "core/base/fault_hook.h"
@@ -32,35 +35,9 @@ using namespace nb::literals;
 namespace standfast::bind {
 namespace {
 
-// Runs Python's signal handlers in a waiting thread. True if one raised: the exception stays set in
-// this thread.
-bool signal_raised() {
-  const nb::gil_scoped_acquire gil;
-  return PyErr_CheckSignals() != 0;
-}
-
 void raise_pending() {
   if (PyErr_Occurred() != nullptr) throw nb::python_error();
 }
-
-// Owns its group; a forked child leaves it alone.
-class GroupHandle {
- public:
-  explicit GroupHandle(GroupConfig config) {
-    const nb::gil_scoped_release release;
-    group_ = std::make_unique<Group>(std::move(config));
-  }
-  ~GroupHandle() {
-    const nb::gil_scoped_release release;
-    Group::dispose(std::move(group_));
-  }
-  GroupHandle(const GroupHandle&) = delete;
-  GroupHandle& operator=(const GroupHandle&) = delete;
-  Group& get() const { return *group_; }
-
- private:
-  std::unique_ptr<Group> group_;
-};
 
 // A WireSpec that Python can hold before a group takes it.
 struct WireBox {
@@ -106,6 +83,8 @@ void define_segments(nb::module_& m) {
   m.def("shm_unlink", &unlink_segment);
   m.def("shm_sweep", &sweep_segments);
   m.def("buffer_view", &buffer_view, "x"_a.none(), "writable"_a);
+  m.def("learn_numpy", &learn_numpy, "samples"_a, "empty"_a);
+  m.def("learn_numpy_dtype", &learn_numpy_dtype, "dtype"_a, "code"_a);
 }
 
 void define_descriptions(nb::module_& m) {
@@ -345,6 +324,7 @@ NB_MODULE(_core, m) {
   define_beacon(m);
   define_hint(m);
   define_group(m);
+  define_shortcut(m);
   define_machine(m);
   define_limits(m);
   m.def("damage_next", [](bool on) { damages_next = on; });

@@ -301,22 +301,24 @@ Failure Group::refusal() const {
   return failure_now(verdict);
 }
 
-Result Group::run(const Request& request, InterruptCheck interrupted) {
+Result Group::run(const Request& request, InterruptCheck interrupted, Hold* hold) {
   if (is_refusing()) [[unlikely]]
     return {refusal(), {}};
-  return run_ticketed(request, turnstile_.take(halves_of(request.kind)), interrupted);
+  return run_ticketed(request, turnstile_.take(halves_of(request.kind)), interrupted, hold);
 }
 
 Result Group::run_ticketed(const Request& request, const Turnstile::Ticket& ticket,
-                           InterruptCheck interrupted) {
+                           InterruptCheck interrupted, Hold* hold) {
   Limits limits;
   limits.interrupted = interrupted;
+  limits.hold = hold;
   if (request.timeout != kNever) limits.deadline = deadline_after(now_ns(), request.timeout);
   Result result;
   Side& side = side_for(request.kind);
   Outcome outcome = turnstile_.enter(ticket, abort_, limits);
   if (outcome != Outcome::kOk) {
     // Not its turn: the side belongs to somebody else, so it is not looked at.
+    if (hold != nullptr) hold->give_back();
     Side nobody(*this, caller_bell_, caller_bell_, false);
     nobody.comm.begin(tag_of(request));
     result.failure = failed(outcome, request, nobody);
@@ -342,8 +344,9 @@ Result Group::run_ticketed(const Request& request, const Turnstile::Ticket& tick
         kGuarded && request.kind == RequestKind::kSend && watch_->has_left(request.peer);
     outcome = deserted || takerless ? Outcome::kLeft : execute(request, side, result);
     if (config_.verify && outcome == Outcome::kOk) outcome = verify(request, side.comm);
-    if (kGuarded && outcome == Outcome::kOk && is_over()) outcome = Outcome::kVerdict;
+    if (kGuarded && outcome == Outcome::kOk && is_over(hold)) outcome = Outcome::kVerdict;
     if (outcome != Outcome::kOk) {
+      if (hold != nullptr) hold->give_back();
       result.failure = failed(outcome, request, side);
       const Half half = request.kind == RequestKind::kSend ? Half::kSending : Half::kReceiving;
       if (jaccl_) result.failure->bytes_done = jaccl_->bytes_done(half);
@@ -358,9 +361,11 @@ Result Group::run_ticketed(const Request& request, const Turnstile::Ticket& tick
 // The last look before an operation counts as done: others may not have come to its end. A process
 // that did not run for long may find all its data, and the news of the group's end unread beside
 // it.
-bool Group::is_over() {
-  if (watch_->may_have_missed_the_end()) [[unlikely]]
+bool Group::is_over(Hold* hold) {
+  if (watch_->may_have_missed_the_end()) [[unlikely]] {
+    if (hold != nullptr) hold->give_back();
     watch_->catch_up(kCatchUpMax);
+  }
   const Verdict* verdict = abort_.verdict();
   if (verdict == nullptr) [[likely]]
     return false;
@@ -375,7 +380,7 @@ Result Group::run_guarded(const Request& request, const Turnstile::Ticket& ticke
   std::string why = "unknown error";
   try {
     throw_if_asked(ThreadKind::kWorker);
-    return run_ticketed(request, ticket, nullptr);
+    return run_ticketed(request, ticket, nullptr, nullptr);
   } catch (const std::exception& error) {
     why = error.what();
   } catch (...) {

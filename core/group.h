@@ -122,8 +122,11 @@ class Group final : private ForkSensitive {
   // Ends a group that nobody uses any more; in a forked child it is left alone instead.
   static void dispose(std::unique_ptr<Group> group);
 
-  // Runs the operation in this thread. `interrupted` is asked while waiting.
-  Result run(const Request& request, InterruptCheck interrupted);
+  // Runs the operation in this thread. `interrupted` is asked while waiting; `hold` is given back
+  // before anything takes long.
+  Result run(const Request& request, InterruptCheck interrupted, Hold* hold = nullptr);
+  // False once there is a reason to refuse every operation.
+  bool is_open() const { return !is_refusing(); }
 
   // An operation in the hands of a worker.
   class Pending {
@@ -170,9 +173,9 @@ class Group final : private ForkSensitive {
   std::vector<int> links_for_sentinel() const;
   void light_beacon(const std::vector<int>& links);
   Result run_ticketed(const Request& request, const Turnstile::Ticket& ticket,
-                      InterruptCheck interrupted);
+                      InterruptCheck interrupted, Hold* hold);
   Result run_guarded(const Request& request, const Turnstile::Ticket& ticket);
-  bool is_over();
+  bool is_over(Hold* hold);
   Outcome execute(const Request& request, Side& side, Result& result);
   Outcome verify(const Request& request, Comm& comm) const;
   static Tag tag_of(const Request& request);

@@ -87,7 +87,7 @@ BANS = (
         ("core/wait/*", "core/control/loop*", "core/control/poller*", "core/control/beacon*"),
     ),
 )
-PYTHON_OR_NANOBIND = re.compile(r"(^|/)(Python\.h|nanobind|pybind11)")
+PYTHON_OR_NANOBIND = re.compile(r"(^|/)(Python\.h|structmember\.h|nanobind|pybind11)")
 
 PACKAGE = "src/standfast"
 MAY_READ_ENVIRONMENT = ("settings.py", "identity.py", "launch/*", "ray/*")

@@ -38,6 +38,7 @@ bool Turnstile::is_turn(const Ticket& ticket) const {
 Outcome Turnstile::enter(const Ticket& ticket, const AbortWord& abort, const Limits& limits) {
   if (is_turn(ticket)) [[likely]]
     return Outcome::kOk;
+  if (limits.hold != nullptr) limits.hold->give_back();
   sleepers_.fetch_add(1);
   Outcome outcome = Outcome::kOk;
   std::unique_lock lock(mutex_);

@@ -14,6 +14,8 @@ namespace {
 
 // About a microsecond.
 constexpr int kSpinsMin = 20;
+// For so many turns, a few microseconds, a wait keeps what its caller holds: most waits end sooner.
+constexpr int kHoldingSpins = 50;
 constexpr Nanos kSleepMax = 100 * kMillisecond;
 // Where data wakes nobody: a nap is an eighth of the wait so far, within these limits.
 constexpr Nanos kNapMin = 50 * kMicrosecond;
@@ -69,6 +71,7 @@ Outcome Waiter::settle(Turn turn, Wire& wire) {
 Outcome Waiter::wait(Wire& wire, Half half, Try attempt) {
   Outcome outcome = spin(wire, attempt);
   if (outcome != Outcome::kPending) return outcome;
+  give_back();
   waiting_for_ = wire.peer();
   const Nanos start = now_ns();
   if (first_wait_ns_ == 0) first_wait_ns_ = start;
@@ -83,6 +86,7 @@ Outcome Waiter::wait(Wire& wire, Half half, Try attempt) {
 // this very core - the next wait spins less; where it does, more.
 Outcome Waiter::spin(Wire& wire, Try attempt) {
   for (int turn = 0; turn < spins_; ++turn) {
+    if (turn == kHoldingSpins) give_back();
     pause_core();
     const Outcome outcome = settle(attempt(), wire);
     if (outcome == Outcome::kPending) continue;
@@ -180,6 +184,7 @@ bool Waiter::nap(Nanos waited) const {
 
 // As the waits for a wire, but that nothing can wake this one: it spins, yields, then naps.
 Outcome Waiter::poll_until(const std::function<Polled(Nanos quiet)>& attempt) {
+  give_back();
   Nanos seen_at = 0;  // the last turn; 0: none since something moved
   Nanos quiet = 0;
   for (int spins = 0;;) {

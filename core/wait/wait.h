@@ -49,10 +49,22 @@ int usable_cores();
 // True when a signal handler has something to raise. Runs in the waiting thread.
 using InterruptCheck = bool (*)();
 
+// Something that the caller holds and other threads may need, such as an interpreter's lock. It is
+// given back, in the waiting thread, before a wait takes longer than a few turns.
+class Hold {
+ public:
+  // Again does nothing.
+  virtual void give_back() = 0;
+
+ protected:
+  ~Hold() = default;
+};
+
 // What bounds one operation.
 struct Limits {
   Nanos deadline = kNever;  // absolute
   InterruptCheck interrupted = nullptr;
+  Hold* hold = nullptr;
   // A collective's number, and the last one that all ranks take part in; see Watch.
   std::uint32_t collective = 0;
   const std::atomic<std::uint32_t>* last_collective = nullptr;
@@ -141,6 +153,9 @@ class Waiter {
   Outcome settle(Turn turn, Wire& wire);
   Outcome pump();
   bool is_deserted() const;
+  void give_back() {
+    if (limits_.hold != nullptr) limits_.hold->give_back();
+  }
   bool interrupted(Nanos now, bool at_once = false);
   // True if a signal cut it short.
   bool doze(Wire& wire, Half half, Nanos since);

@@ -1,7 +1,9 @@
 """The native core, as Python sees it (made by bind/). group.py and rendezvous/ call it."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, final
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 FRAME_BYTES: int
 SHM_BYTES: int
@@ -32,6 +34,26 @@ def buffer_view(
     x: object, writable: bool
 ) -> tuple[int, int, str, tuple[int, ...], bool, bool] | None:
     """Return (address, nbytes, format, shape, c_contiguous, readonly) of a buffer, or None."""
+
+def learn_numpy(samples: list[tuple[Any, int]], empty: Callable[..., Any]) -> bool:
+    """Look at (array, dtype code) samples; tell whether shortcuts can read such arrays themselves.
+
+    empty: numpy.empty, which makes their results.
+    """
+
+def learn_numpy_dtype(dtype: Any, code: int) -> None:
+    """Learn a dtype that no buffer has: bfloat16."""
+
+def shortcut(method: _Method) -> _Method:
+    """Make a method of Group, known by its name, one that usual arguments take the short way past.
+
+    It calls the method where the arguments are unusual or wrong. Group must have _stopped() and
+    _cut_short() for what ends an operation.
+    """
+
+class Anchor:
+    """The base of Group, by which shortcuts find the core. Holds the attribute _over."""
+    def _anchor(self, core: Group, rank: int, size: int) -> None: ...
 
 RAILS_MAX: int
 

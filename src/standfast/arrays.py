@@ -112,6 +112,7 @@ def _kind_of(x: Any) -> Kind:
     if numpy is not None and isinstance(x, numpy.ndarray):
         if isinstance(x, numpy.ma.MaskedArray):
             raise TypeError("x is a masked array, whose mask would be lost; pass x.filled(...)")
+        kinds.NUMPY.teach()
         return kinds.NUMPY
     if numpy is not None and isinstance(x, numpy.generic):
         return kinds.NUMPY_SCALAR

@@ -12,10 +12,11 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from standfast import (
     _core,
+    dtypes,
     hooks,
     identity,
     joining,
@@ -125,7 +126,7 @@ def _opened(seat: Seat) -> Group:
     return group
 
 
-class Group(Membership, AsyncForms):
+class Group(Membership, AsyncForms, _core.Anchor):
     """The ranks that communicate. Made by ``standfast.init()`` and ``split()``; a context manager.
 
     Arrays may be NumPy's (with ml_dtypes), torch's on the CPU, MLX's, JAX's, or anything with the
@@ -155,6 +156,7 @@ class Group(Membership, AsyncForms):
         super().__init__(seat, f"group {seat.name or TOP_NAME}")
         self._name = seat.name
         self._me = Member(self.rank, self.size)
+        self._anchor(self._core, self.rank, self.size)
         self._lineage = seat.lineage
         self._old_ranks = seat.old_ranks
         self._standby = seat.standby
@@ -213,6 +215,7 @@ class Group(Membership, AsyncForms):
 
     # --- collectives --------------------------------------------------------------------------
 
+    @_core.shortcut
     def all_reduce(
         self, x: Any, op: str = "sum", *, out: Any = None, timeout_s: float | None = None
     ) -> Any:
@@ -232,18 +235,22 @@ class Group(Membership, AsyncForms):
         """
         return self._run(operations.all_reduce(self._me, x, op, out, timeout_s))
 
+    @_core.shortcut
     def all_sum(self, x: Any, *, out: Any = None, timeout_s: float | None = None) -> Any:
         """Add up x of all ranks: ``all_reduce(x, "sum")``."""
         return self._run(operations.all_reduce(self._me, x, "sum", out, timeout_s))
 
+    @_core.shortcut
     def all_max(self, x: Any, *, out: Any = None, timeout_s: float | None = None) -> Any:
         """Find the largest of all ranks, per element; NaN wins: ``all_reduce(x, "max")``."""
         return self._run(operations.all_reduce(self._me, x, "max", out, timeout_s))
 
+    @_core.shortcut
     def all_min(self, x: Any, *, out: Any = None, timeout_s: float | None = None) -> Any:
         """Find the smallest of all ranks, per element; NaN wins: ``all_reduce(x, "min")``."""
         return self._run(operations.all_reduce(self._me, x, "min", out, timeout_s))
 
+    @_core.shortcut
     def all_gather(self, x: Any, *, out: Any = None, timeout_s: float | None = None) -> Any:
         """Concatenate x of all ranks along axis 0, in the order of ranks, on all ranks.
 
@@ -257,6 +264,7 @@ class Group(Membership, AsyncForms):
         """
         return self._run(operations.all_gather(self._me, x, out, timeout_s))
 
+    @_core.shortcut
     def reduce_scatter(
         self, x: Any, op: str = "sum", *, out: Any = None, timeout_s: float | None = None
     ) -> Any:
@@ -273,10 +281,12 @@ class Group(Membership, AsyncForms):
         """
         return self._run(operations.reduce_scatter(self._me, x, op, out, timeout_s))
 
+    @_core.shortcut
     def sum_scatter(self, x: Any, *, out: Any = None, timeout_s: float | None = None) -> Any:
         """Add up x of all ranks and keep this rank's share: ``reduce_scatter(x, "sum")``."""
         return self._run(operations.reduce_scatter(self._me, x, "sum", out, timeout_s))
 
+    @_core.shortcut
     def broadcast(
         self, x: Any, root: int = 0, *, out: Any = None, timeout_s: float | None = None
     ) -> Any:
@@ -293,6 +303,7 @@ class Group(Membership, AsyncForms):
         """
         return self._run(operations.broadcast(self._me, x, root, out, timeout_s))
 
+    @_core.shortcut
     def all_to_all(self, x: Any, *, out: Any = None, timeout_s: float | None = None) -> Any:
         """Send the i-th share of axis 0 to rank i; get one share from each rank, in their order.
 
@@ -344,6 +355,7 @@ class Group(Membership, AsyncForms):
 
     # --- between two ranks --------------------------------------------------------------------
 
+    @_core.shortcut
     def send(self, x: Any, dst: int, tag: int = 0, *, timeout_s: float | None = None) -> None:
         """Send an array, or bytes, to one rank, which must call ``recv``.
 
@@ -358,6 +370,7 @@ class Group(Membership, AsyncForms):
         """
         self._run(operations.send(self._me, x, dst, tag, timeout_s))
 
+    @_core.shortcut
     def recv(
         self,
         shape: int | Sequence[int] | None,
@@ -384,6 +397,7 @@ class Group(Membership, AsyncForms):
         """
         return self._run(operations.recv(self._me, shape, dtype, src, tag, out, timeout_s))
 
+    @_core.shortcut
     def recv_like(
         self, x: Any, src: int, tag: int = 0, *, out: Any = None, timeout_s: float | None = None
     ) -> Any:
@@ -392,10 +406,12 @@ class Group(Membership, AsyncForms):
 
     # --- together -----------------------------------------------------------------------------
 
+    @_core.shortcut
     def barrier(self, *, timeout_s: float | None = None) -> None:
         """Return once all ranks have called it."""
         self._run(operations.barrier(self._me, timeout_s))
 
+    @_core.shortcut
     def agree(self, flag: bool, *, timeout_s: float | None = None) -> bool:
         """Return True on all ranks if all ranks passed True, or else False on all ranks."""
         return bool(self._run(operations.agree(self._me, flag, timeout_s)))
@@ -600,18 +616,25 @@ class Group(Membership, AsyncForms):
         try:
             answer = (self._core.run_blob if plan.blob else self._core.run)(plan.request)
         except BaseException:
-            self._interrupted(plan)
+            self._cut_short(plan.name)
             raise
         if answer is None or isinstance(answer, memoryview):
             return plan.deliver(answer)
         raise self._told(self.fault(answer, plan))
 
-    def _interrupted(self, plan: Plan) -> None:
+    def _stopped(
+        self, failure: _core.Failure, name: str, dtype: int | None, shape: tuple[int, ...] | None
+    ) -> NoReturn:
+        """Raise what a shortcut met; dtype and shape of the operation's array, if it has one."""
+        what = "" if dtype is None or shape is None else dtypes.shape_text(dtype, shape)
+        raise self._told(self.first_cause(failure, name, what))
+
+    def _cut_short(self, name: str) -> None:
         """Note that a signal handler's exception has cut an operation short: nobody can go on."""
         with self._lock:
             if self._over is None:
                 self._over = GroupClosed(
-                    f"the group {self.name} is over: {plan.name} was interrupted by a signal",
+                    f"the group {self.name} is over: {name} was interrupted by a signal",
                     hint="form a new group with standfast.init()",
                     here=self.rank,
                     generation=self.generation,

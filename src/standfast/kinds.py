@@ -152,6 +152,15 @@ class NumPy(Kind):
                 return _new_wire(Wire, (address, nbytes, nbytes // size, dtype, shape, x, self))
         return self._slow_wire(x, writable)
 
+    def teach(self) -> None:
+        """Show the core's shortcuts how arrays look, so that they can do without this class."""
+        numpy: Any = sys.modules["numpy"]
+        samples = [(numpy.zeros((2, 3), form), dtypes.BY_FORMAT[form]) for form in "?bhiqlBHIQLefd"]
+        samples += [(numpy.zeros((2, 3), "complex64"), dtypes.COMPLEX64)]
+        samples += [(numpy.zeros((2, 3), "float32").T, dtypes.CODES["float32"])]
+        samples += [(numpy.frombuffer(bytes(8), "float32"), dtypes.CODES["float32"])]
+        _core.learn_numpy(samples, numpy.empty)
+
     def _slow_wire(self, x: Any, writable: bool) -> Wire:
         dtype = x.dtype
         if not dtype.isnative:
@@ -163,6 +172,7 @@ class NumPy(Kind):
             if wire is None:
                 raise TypeError(f"{_sort(x, self)} gives no access to its memory")
             return wire
+        _core.learn_numpy_dtype(dtype, dtypes.BFLOAT16)
         bits = _buffer_wire(self, x.view("uint16"), x, writable)  # no buffer can have this dtype
         assert bits is not None
         return bits._replace(dtype=dtypes.BFLOAT16)

@@ -339,6 +339,37 @@ TEST_CASE_TEMPLATE("wait: no processor time is burnt", Fabric, EVERY_FABRIC) {
   }
 }
 
+// What the caller holds is given back before a wait lasts, and kept where there is none.
+TEST_CASE_TEMPLATE("wait: what its caller holds", Fabric, EVERY_FABRIC) {
+  class Counted final : public Hold {
+   public:
+    void give_back() override { ++times; }
+    std::atomic<int> times{0};
+  };
+  Rig rig;
+  const auto peer = rig.connect(Fabric::make());
+  Counted hold;
+  Limits limits = limit(test::kPatience);
+  limits.hold = &hold;
+  std::uint32_t got = 0;
+  const std::uint32_t sent = 17;
+  REQUIRE(peer->send(tag_of(1), &sent, sizeof sent) == Turn::kDone);
+  CHECK(eventually([&] {
+    Tag tag;
+    std::size_t bytes = 0;
+    return rig.wires[1]->peek(&tag, &bytes) == Turn::kDone;
+  }));
+  rig.waiter.begin(limits);
+  CHECK(rig.receive(1, 1, &got, sizeof got) == Outcome::kOk);
+  CHECK(hold.times == 0);
+
+  Waiting waiting([&] { return rig.receive(1, 2, &got, sizeof got); });
+  CHECK(eventually([&] { return hold.times > 0; }));
+  CHECK_FALSE(waiting.has_returned());
+  (void)peer->send(tag_of(2), &sent, sizeof sent);
+  CHECK(waiting.finish() == Outcome::kOk);
+}
+
 // While it waits for one peer, a wait moves on what others still have to get: else two ranks that
 // wait for each other's frames would wait forever.
 TEST_CASE("wait: pumps other wires") {
