@@ -175,3 +175,45 @@ def test_the_slurm_script_is_a_script() -> None:
     text = script.read_text()
     assert "#SBATCH --requeue" in text
     assert text.index("#SBATCH --output") < text.index("srun --kill"), "Slurm stops at a command"
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "starts"),
+    [
+        ("exit 0", 0, 1),
+        ("exit 75", 75, 3),
+        ("exit 137", 137, 3),
+        ("exit 203", 203, 3),  # MPICH's 75 and 137
+        ("[ $STANDFAST_GENERATION = 2 ] || exit 75", 0, 2),
+        ("exit 1", 1, 1),
+        ("exit 76", 76, 1),
+        ("exit 78", 78, 1),
+    ],
+)
+def test_again(tmp_path: Path, program: str, status: int, starts: int) -> None:
+    """again.sh starts a launcher again where that helps, each time as the next generation."""
+    command = f"echo $STANDFAST_GENERATION >> {tmp_path}/starts; {program}"
+    answer = subprocess.run([DEPLOY / "again.sh", "2", "sh", "-c", command], check=False)
+    assert answer.returncode == status
+    assert (tmp_path / "starts").read_text().split() == [str(n + 1) for n in range(starts)]
+
+
+@pytest.mark.parametrize(
+    ("program", "status"), [("exit 3", 3), ("exit 0", 0), ("exit 75", 75), ("kill -9 $PPID", 75)]
+)
+def test_mlx_launch_gets_a_status(tmp_path: Path, program: str, status: int) -> None:
+    """mlx-launch.sh ends as rank 0 did, and with 75 if that was killed; words stay as they are."""
+    launcher = tmp_path / "mlx.launch"
+    launcher.write_text(
+        "#!/bin/sh\n"
+        'while [ "$1" != -- ]; do shift; done; shift\n'
+        'MLX_RANK=0 "$@" & MLX_RANK=1 "$@" & wait; exit 0\n'
+    )
+    launcher.chmod(0o755)
+    command = f'echo "$1,$2,$MLX_RANK"; [ $MLX_RANK = 1 ] || {program}'
+    words = [launcher, "-n", "2", "--", "sh", "-c", command, "sh", "a b", "--"]
+    answer = subprocess.run(
+        [str(DEPLOY / "mlx-launch.sh"), *map(str, words)], capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == status
+    assert sorted(answer.stdout.split("\n")) == ["", "a b,--,0", "a b,--,1"]

@@ -15,6 +15,7 @@ constexpr std::size_t kVectorBytes = 32;
 // Each builds on those before it.
 // clang-format off
 #include "core/reduce/elements.inc"
+#include "core/reduce/bytes.inc"
 #include "core/reduce/complex.inc"
 #include "core/reduce/half_avx2.inc"
 #include "core/reduce/loops.inc"

@@ -17,6 +17,7 @@ constexpr std::size_t kVectorBytes = 16;
 // Each builds on those before it.
 // clang-format off
 #include "core/reduce/elements.inc"
+#include "core/reduce/bytes.inc"
 #include "core/reduce/complex.inc"
 #if defined(__aarch64__)
 #include "core/reduce/half_neon.inc"

@@ -115,6 +115,7 @@ def test_it_is_a_rank_of_a_job_that_runs() -> None:
         (("-g", "1"), "is not in the range"),
         (("ping_pong", "-g", "3"), "ping_pong does not exist for float32, sum and 3 ranks"),
         (("--compare", "mlx", "--fabric", "shm,tcp"), "one fabric and one topology"),
+        (("--emulate", "--fabric", "tcp"), "--emulate is for --fabric verbs"),
     ],
 )
 def test_wrong_arguments_are_refused_with_what_is_right(
@@ -132,6 +133,13 @@ def test_an_unknown_library_is_a_config_error() -> None:
     assert done.returncode == 78
     assert "no library 'nccl'" in done.stderr
     assert "openmpi" in done.stderr
+
+
+def test_a_plot_needs_its_directory() -> None:
+    """Status 78 before anything is measured."""
+    done = bench("--plot", "/nowhere/at/all/out.svg")
+    assert done.returncode == 78
+    assert "there is no such directory" in done.stderr
 
 
 def test_a_library_that_is_not_installed_is_left_out() -> None:

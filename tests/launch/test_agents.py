@@ -1,27 +1,25 @@
-"""What the launcher makes of agents that come, and come again."""
+"""What a new agent can know of the processes that a lost one left."""
 
 from __future__ import annotations
 
 import pytest
 
-from standfast.launch.agents import Left, knowledge
-from standfast.launch.orders import Hello
+from standfast.launch.agents import Left, what_is_left
+from standfast.launch.orders import Hello, Home
+
+BEFORE = Home("gpu-1", "boot-1", "pid:[1]")
+TABLE = {
+    "the same": (BEFORE, Left.ASK),
+    "started anew": (Home("gpu-1", "boot-2", "pid:[1]"), Left.GONE),
+    "another container": (Home("gpu-1", "boot-1", "pid:[2]"), Left.WAIT),
+    "another machine": (Home("gpu-2", "boot-2", "pid:[1]"), Left.WAIT),
+    "another name for the same": (Home("gpu-2", "boot-1", "pid:[1]"), Left.WAIT),
+}
 
 
-def hello(boot: str, name: str) -> Hello:
-    """Return the greeting of an agent."""
-    return Hello(version="1", pid=7, name=name, boot=boot, address="", launcher="")
-
-
-@pytest.mark.parametrize(
-    ("boot", "name", "expected"),
-    [
-        ("a pid:[1]", "host", Left.ASK),
-        ("b pid:[1]", "host", Left.GONE),  # it was started again
-        ("b pid:[1]", "other", Left.WAIT),  # Ray gave the place on another machine
-        ("a pid:[2]", "host", Left.WAIT),  # in another container of the same machine
-    ],
-)
-def test_what_is_left_of_a_lost_agent(boot: str, name: str, expected: Left) -> None:
-    """Only who sees the same processes can look; only the same host, started anew, has none."""
-    assert knowledge("a pid:[1]", "host", hello(boot, name)) is expected
+@pytest.mark.parametrize(("home", "left"), TABLE.values(), ids=TABLE)
+def test_what_is_left(home: Home, left: Left) -> None:
+    """Only where process ids mean what they meant can it look; else the lease must run out."""
+    hello = Hello("1", 7, home.host, home.boot, home.space, "", "")
+    assert hello.home == home
+    assert what_is_left(BEFORE, hello) is left

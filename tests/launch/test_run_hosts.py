@@ -274,30 +274,6 @@ def test_another_python_cannot_be_an_agent(farm: Farm) -> None:
     assert "no agent on host-a" in ended.err
 
 
-@pytest.mark.parametrize(("restarts", "status"), [("1", 0), ("0", 69)])
-def test_an_agent_that_is_lost_before_any_rank(tmp_path: Path, restarts: str, status: int) -> None:
-    """An agent that ends when its ranks are about to start costs a try, and not the job."""
-    agent = tmp_path / "agent"
-    agent.write_text(f"""#!{sys.executable}
-import os, sys
-from standfast.launch import agent
-prepare = agent.Agent._prepare
-def once(self, host, *, watch):
-    if not os.path.exists({str(tmp_path / "lost")!r}):
-        open({str(tmp_path / "lost")!r}, "w").close()
-        os._exit(1)
-    prepare(self, host, watch=watch)
-agent.Agent._prepare = once
-sys.exit(agent.main())
-""")
-    agent.chmod(0o755)
-    options = ["--hosts", "localhost:2", "--restarts", restarts, "--python", str(agent)]
-    ended = run_code(options, "print('here', GENERATION)")
-    assert ended.status == status, ended.err
-    assert ended.out.count("here 1") == (0 if status else 2)
-    assert ("asking the hosts again" in ended.err) == (status == 0)
-
-
 def test_fewer_and_whole_again(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """A host is lost: the group goes on with 2 of 4 ranks; when it is back, the next one has 4."""
     skip_without_sshd()
@@ -476,3 +452,27 @@ def test_a_warm_spare_on_another_host(options: list[str], tmp_path: Path, reform
     assert "[spare host-b] imported" in ended.out
     assert "[r2 host-b] slot 2 is rank 2 of 3 in 2" in ended.out
     wait_until(lambda: not idle(tmp_path, []))
+
+
+def test_a_host_that_goes_before_any_rank_starts(farm: Farm, tmp_path: Path) -> None:
+    """It is asked again: no rank has failed, and so no restart is needed."""
+    stub = tmp_path / "stub.py"
+    stub.write_text(
+        "import os, sys\n"
+        "from standfast.launch import agent\n"
+        "def _prepare(self, order):\n"
+        f"    if not os.path.exists({str(tmp_path / 'gone')!r}):\n"
+        f"        open({str(tmp_path / 'gone')!r}, 'w').close()\n"
+        "        os._exit(9)\n"
+        "    real(self, order)\n"
+        "real, agent.Agent._prepare = agent.Agent._prepare, _prepare\n"
+        "sys.exit(agent.main())\n"
+    )
+    python_there = tmp_path / "python"
+    python_there.write_text(f"#!/bin/sh\nexec {sys.executable} -P {stub}\n")
+    python_there.chmod(0o755)
+    options = ["--ssh", farm.ssh, "--hosts", "host-a", "--python", str(python_there)]
+    ended = run_code([*options, "--wait-refill-s", "20"], "print(GENERATION)")
+    assert (ended.status, ended.out) == (0, "[r0 host-a] 1\n"), ended.err
+    assert "asking the hosts again" in ended.err
+    wait_until(lambda: not list((tmp_path / "tmp").iterdir()), NOBODY_LIVES_S)

@@ -56,7 +56,7 @@ class DigitsJob:
     def __enter__(self) -> DigitsJob:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *raised: object) -> None:
         if self.launcher.poll() is None:
             self.launcher.terminate()
             try:

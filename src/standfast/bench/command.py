@@ -148,7 +148,7 @@ def bench(ctx: click.Context, /, **options: Any) -> None:
     options["ops"] = options["ops"] or ("all_reduce",)
     is_rank = False
     try:
-        _need_modules(options)
+        _need_what_is_asked_for(options)
         is_rank = _in_a_job(options)
         ctx.exit(_inside(options) if is_rank else _outside(options))
     except StandfastError as error:
@@ -164,16 +164,19 @@ def _in_a_job(options: dict[str, Any]) -> bool:
     return options["ranks"] is None and identity.is_given(os.environ)
 
 
-def _need_modules(options: dict[str, Any]) -> None:
-    """Refuse early what cannot work for want of a package.
+def _need_what_is_asked_for(options: dict[str, Any]) -> None:
+    """Refuse early what cannot work in the end, for want of a package or a directory.
 
     Raises:
-        ConfigError: names the package and how to install it.
+        ConfigError: names it, and how to install a package.
     """
     import importlib.util
 
     from standfast.errors import ConfigError
 
+    for name in ("plot", "model"):
+        if options[name] and not Path(options[name]).resolve().parent.is_dir():
+            raise ConfigError(f"--{name} {options[name]}: there is no such directory")
     needed = {"numpy": "standfast bench"}
     if "bfloat16" in options["datatype"]:
         needed["ml_dtypes"] = "-d bfloat16"
@@ -243,7 +246,9 @@ def _outside(options: dict[str, Any]) -> int:
         time_key=_time_key(options),
         runs=options["runs"],
     )
-    if options["emulate"] and options["fabric"] == ("auto",):
+    if options["emulate"]:
+        if options["fabric"] not in (("auto",), ("verbs",)):
+            raise click.UsageError("--emulate is for --fabric verbs: nothing else is emulated.")
         options["fabric"] = ("verbs",)
     ours = [
         backends.ours(fabric, topology, emulate=options["emulate"])

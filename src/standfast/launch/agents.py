@@ -383,7 +383,7 @@ class AgentCrew:
     def _prepare(
         self, names: Sequence[str], own: Mapping[str, str], counts: Mapping[str, int]
     ) -> None:
-        """Ask all hosts for ports, and wait for them; HostLost if one does not answer."""
+        """Ask all hosts for ports, and wait for them; HostLost if one goes meanwhile."""
         self._listening.clear()
         links = {name: _living_link(self._stations[name]) for name in names}
         for name in names:
@@ -395,8 +395,9 @@ class AgentCrew:
             lost = [name for name in late if links[name].down]
             if lost or now_ns() > until_ns:
                 name = (lost or late)[0]
-                reason = self._stations[name].trouble if lost else f"{name} finds no free ports"
-                raise HostLost(reason, status=exits.UNAVAILABLE)
+                if lost:
+                    raise HostLost(self._stations[name].trouble, status=exits.UNAVAILABLE)
+                raise LaunchError(f"{name} finds no free ports", status=exits.UNAVAILABLE)
             for key, _ in self._selector.select(0.1):
                 key.data()
             self.attend()
@@ -432,7 +433,7 @@ class AgentCrew:
 
     def _bury(self) -> None:
         """Take the loss of an agent for the end of its ranks."""
-        cut_off = [member for _, member in self._ranks.values() if member.cut_off]
+        cut_off = [member for _, member, _ in self._ranks.values() if member.cut_off]
         for member in [each for each in cut_off if each.lost()]:
             self._ended(member)
 

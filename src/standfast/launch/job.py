@@ -25,7 +25,6 @@ from standfast.launch.process import Program
 from standfast.launch.program import cannot_exec, find_program
 from standfast.launch.segments import sweep_segments
 from standfast.launch.spec import HostLost, JobSpec, LaunchError
-from standfast.launch.ssh import remedy
 from standfast.launch.stdin import Stdin
 from standfast.launch.workspace import report_directory
 
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
 FLUSH_NS = 1_000_000_000
 """How long a reader may take for the last lines once somebody wants the end."""
 LOOK_S = 0.1
+ATTEMPTS = 3
+"""How often a generation is tried to be formed whose hosts go before any rank is started."""
 SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM})
 
 
@@ -117,12 +118,11 @@ class Job:
         self._key = os.urandom(32).hex()
         self._budget = Budget(spec.restarts)
         self._began_ns = now_ns()
-        self._lost_early = 0
 
     def run(self) -> int:
         """Form the group until it ended well, or must not be formed again."""
         chronicle, output = self._chronicle, self._shop.output
-        record = self._form(1)
+        record = self._formed(1)
         if isinstance(record, int):
             return self._stopped_early(record)
         from standfast.launch.story import Story  # ranks started earlier without it
@@ -138,7 +138,7 @@ class Job:
             )
             pause_s = story.pause_s
             self._budget.spend()
-            record = self._pause(pause_s) or self._form(number)
+            record = self._pause(pause_s) or self._formed(number)
             if isinstance(record, int):
                 return self._stopped_early(record)
             self._judge(story, record)
@@ -170,23 +170,22 @@ class Job:
         if isinstance(self._shop.crew, AgentCrew):
             self._shop.crew.ban(host)
 
-    def _form(self, number: int) -> GenerationRecord | int:
-        """Run a generation on the hosts that there are; the signal that came before it, if one did.
+    def _formed(self, number: int) -> GenerationRecord | int:
+        """Run a generation on the hosts that there are; return the signal that came before it.
 
-        Where an agent is lost before a rank was started, the hosts are asked again: nothing has
-        run, so it is no generation. So that it has an end, that may happen as often as a restart.
+        A host that goes just then is no failure of ranks, but too often is too often.
         """
-        while True:
+        for attempts_left in reversed(range(ATTEMPTS)):
             size = self._muster()
             if size < 0:
                 return -size
             try:
                 return self._generation(number, size)
             except HostLost as lost:
-                if self._lost_early >= self._spec.restarts:
+                if not attempts_left:
                     raise
-                self._lost_early += 1
                 self._shop.output.say([f"standfast: {lost.message}; asking the hosts again"])
+        raise AssertionError("the last attempt returns or raises")
 
     def _generation(self, number: int, size: int) -> GenerationRecord:
         formation = Formation(job_id=self._id, generation=number, size=size, key=self._key)
@@ -246,6 +245,8 @@ class Job:
     def _too_few(self, slots: int, troubles: list[str]) -> LaunchError:
         least = self._spec.min_ranks or self._spec.ranks
         text = f"there is room for {slots} of at least {least} ranks: {'; '.join(troubles)}"
+        from standfast.launch.ssh import remedy
+
         hint = self._spec.remedy or remedy("; ".join(troubles))
         if self._spec.node is not None:
             hint = "start `standfast run` on all nodes; or give --wait-nodes-s, --wait-refill-s"

@@ -99,4 +99,4 @@ class LaunchError(Exception):
 
 
 class HostLost(LaunchError):
-    """An agent was lost before any rank of a generation was started; it may be asked again."""
+    """A host went before any rank of a generation was told to start: hosts can be asked again."""
