@@ -51,6 +51,7 @@ class Part:
     cells: Sequence[Cell]
     peers: Sequence[str] = ()
     runs: int = 3
+    beside_empty: bool = False  # ours a second time, with arrays of standfast.empty()
 
 
 def sums(sizes: Sequence[int]) -> list[Cell]:
@@ -76,6 +77,7 @@ PARTS = (
     Part("shm-8", "shm", 8, sums((8, *SMALL, MIB, 16 * MIB)), SHM),
     Part("tcp-2", "tcp", 2, [*sums((8, *LARGE)), Cell("ping_pong", 8)], TCP),
     Part("tcp-4", "tcp", 4, sums((8, *LARGE)), TCP),
+    Part("empty", "shm", 2, [*sums(LARGE), *movers((16 * MIB,))], beside_empty=True),
     Part(
         "dtypes",
         "shm",
@@ -106,8 +108,10 @@ def measure(part: Part, given: str, budget_s: float) -> Record:
         Launch(environ=dict(os.environ)),
         runs=part.runs,
     )
-    ours = backends.ours(part.fabric, "auto")
-    results = outside.compare(task, [ours, *present], _to_stderr, _bar())
+    ours = [backends.ours(part.fabric, "auto")]
+    if part.beside_empty:
+        ours.append(backends.ours(part.fabric, "auto", memory="shared"))
+    results = outside.compare(task, [*ours, *present], _to_stderr, _bar())
     return {"results": results, "limits": _limits()}
 
 
@@ -138,11 +142,13 @@ class Row:
 
 def rows(state: dict[str, Record]) -> Iterator[Row]:
     """Yield the table from what has been measured. Pure."""
-    for part in PARTS[:-1]:
-        if part.name in state:
+    for part in PARTS:
+        if part.name in state and part.peers:
             yield from _speed_rows(part, state[part.name])
             yield from _share_rows(part, state[part.name])
             yield from _starving_rows(part, state[part.name])
+    if "empty" in state:
+        yield from _empty_rows(state["empty"])
     if "dtypes" in state:
         yield from _dtype_rows(state["dtypes"])
     for name, make in PROGRAM_ROWS.items():
@@ -217,6 +223,20 @@ def _starving_rows(part: Part, record: Record) -> Iterator[Row]:
         f"**{worst:.1f}** at worst ({at})",
         worst < 20,
     )
+
+
+def _empty_rows(record: Record) -> Iterator[Row]:
+    times = table.medians(record["results"], time_key=TIME)
+    for cell in dict.fromkeys(cell for cell, _ in times):
+        staged, shared = (times.get((cell, f"standfast-shm{end}")) for end in ("", "-empty"))
+        if staged and shared:
+            is_large = cell.nbytes >= 16 * MIB
+            yield Row(
+                f"shm, 2 ranks, {cell.op} {_size(cell)}, `standfast.empty()`",
+                "1.5 x our own staged" if is_large else "-",
+                f"**{staged / shared:.2f} x** ({table.time_text(shared)} us)",
+                staged / shared >= 1.5 if is_large else None,
+            )
 
 
 def _dtype_rows(record: Record) -> Iterator[Row]:

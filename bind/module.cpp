@@ -20,6 +20,7 @@
 #include "bind/jaccl.h"
 #include "bind/limits.h"
 #include "bind/machine.h"
+#include "bind/memory.h"
 #include "bind/names.h"
 #include "bind/ndarray.h"
 #include "bind/shortcut.h"
@@ -316,6 +317,7 @@ NB_MODULE(_core, m) {
   nb::set_leak_warnings(false);
   nb::register_exception_translator(translate);
   define_segments(m);
+  define_memory(m);
   define_verbs(m);
   define_jaccl(m);
   define_descriptions(m);

@@ -102,7 +102,7 @@ std::unique_ptr<Wire> make_wire(WireSpec spec) {
   }
   auto mapping = std::make_shared<Mapping>(spec.shm_fd.get());
   return std::make_unique<ShmWire>(spec.rank, spec.link, std::move(spec.fd), std::move(mapping),
-                                   spec.first);
+                                   spec.first, Arena::here());
 }
 
 }  // namespace
@@ -347,6 +347,7 @@ Result Group::run_ticketed(const Request& request, const Turnstile::Ticket& tick
     if (kGuarded && outcome == Outcome::kOk && is_over(hold)) outcome = Outcome::kVerdict;
     if (outcome != Outcome::kOk) {
       if (hold != nullptr) hold->give_back();
+      withdraw();
       result.failure = failed(outcome, request, side);
       const Half half = request.kind == RequestKind::kSend ? Half::kSending : Half::kReceiving;
       if (jaccl_) result.failure->bytes_done = jaccl_->bytes_done(half);
@@ -356,6 +357,13 @@ Result Group::run_ticketed(const Request& request, const Turnstile::Ticket& tick
   }
   turnstile_.leave(ticket);
   return result;
+}
+
+// After a failure callers get their memory back at once; peers may be reading it.
+void Group::withdraw() {
+  for (const auto& wire : wires_) {
+    if (wire) wire->withdraw();
+  }
 }
 
 // The last look before an operation counts as done: others may not have come to its end. A process

@@ -176,6 +176,7 @@ class Group final : private ForkSensitive {
                       InterruptCheck interrupted, Hold* hold);
   Result run_guarded(const Request& request, const Turnstile::Ticket& ticket);
   bool is_over(Hold* hold);
+  void withdraw();
   Outcome execute(const Request& request, Side& side, Result& result);
   Outcome verify(const Request& request, Comm& comm) const;
   static Tag tag_of(const Request& request);

@@ -12,7 +12,7 @@ import pytest
 from standfast import launchers
 from standfast.endpoint import derived_port
 from standfast.errors import ConfigError
-from standfast.identity import Identity, resolve
+from standfast.identity import Identity, is_given, resolve
 
 OURS = {
     "STANDFAST_RANK": "1",
@@ -304,3 +304,19 @@ def test_an_inner_launcher_wins_over_a_known_outer_one(monkeypatch: pytest.Monke
     assert resolve(environ={**OURS, **outer}).size == 4
     alone = {**outer, "STANDFAST_COORDINATOR": "h:1"}
     assert resolve(environ=alone).size == 2
+
+
+@pytest.mark.parametrize(
+    ("environ", "given"),
+    [
+        ({}, False),
+        ({"PATH": "/bin", "STANDFAST_FABRIC": "tcp"}, False),
+        ({"STANDFAST_RANK": "0", "STANDFAST_WORLD_SIZE": "2"}, True),
+        ({"STANDFAST_RANK": "0"}, True),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, True),
+        ({"RANK": "1", "WORLD_SIZE": "2", "STANDFAST_LAUNCHER": "none"}, False),
+    ],
+)
+def test_whether_anybody_says_which_rank_this_is(environ: dict[str, str], given: bool) -> None:
+    """A launcher counts, even one that says half of it; settings do not."""
+    assert is_given(environ) is given

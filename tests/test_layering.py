@@ -38,7 +38,8 @@ ARROWS: dict[str, tuple[str, ...]] = {
     # Rendezvous, in Python, makes the segments, the beacons' memory, and what goes over RDMA before
     # there is a group. The machine alone is for tests.
     "bind": (
-        *("base", "group", "limits", "fabric/shm/segment.h", "fabric/verbs/link.h"),
+        *("base", "group", "limits", "fabric/shm/arena.h", "fabric/shm/segment.h"),
+        "fabric/verbs/link.h",
         *("fabric/verbs/station.h", "control/beacon.h", "control/machine.h"),
         *("jaccl/engine.h", "jaccl/station.h"),
     ),

@@ -18,7 +18,7 @@ inline Outcome add_frames(Comm& comm, const Reduction& reduction, const std::byt
   if (settles) SF_TRY(comm.flush());
   reduction.all(out, sources, comm.size(), count);
   for (int rank = 0; rank < comm.size(); ++rank) {
-    if (rank != comm.rank()) comm.release(rank);
+    if (rank != comm.rank()) SF_TRY(comm.release(rank));
   }
   return Outcome::kOk;
 }

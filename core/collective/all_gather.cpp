@@ -5,14 +5,21 @@
 namespace standfast {
 namespace {
 
-// Round r sends piece r to everybody and takes piece r-1 of everybody.
+std::byte* own_block(const Comm& comm, std::byte* out, std::size_t bytes) {
+  return out + static_cast<std::size_t>(comm.rank()) * bytes;
+}
+
+// Round r sends piece r to everybody and takes piece r-1 of everybody. A piece goes to its place in
+// this rank's own block while it is still in the cache.
 Outcome direct(Comm& comm, const std::byte* in, std::byte* out, std::size_t bytes) {
   const std::size_t rounds = rounds_of(bytes, kFrameBytes);
+  std::byte* own = own_block(comm, out, bytes);
   for (std::size_t round = 0; round <= rounds; ++round) {
     const Piece next = piece_of(bytes, kFrameBytes, round);
     for (int distance = 1; distance < comm.size() && next.length > 0; ++distance) {
       SF_TRY(comm.send(comm.rank_at(distance), in + next.begin, next.length));
     }
+    if (own != in) copy_bytes(own + next.begin, in + next.begin, next.length);
     if (round == 0) continue;
     const Piece at = piece_of(bytes, kFrameBytes, round - 1);
     for (int distance = 1; distance < comm.size(); ++distance) {
@@ -28,6 +35,8 @@ Outcome direct(Comm& comm, const std::byte* in, std::byte* out, std::size_t byte
 Outcome around(Comm& comm, const std::byte* in, std::byte* out, std::size_t bytes) {
   const Blocks blocks = Blocks::strided(0, bytes, bytes);
   const int n = comm.size();
+  std::byte* own = own_block(comm, out, bytes);
+  if (own != in) copy_bytes(own, in, bytes);
   return all_gather_around(comm, 1, {+1, blocks, n / 2, in, out},
                            {-1, blocks, (n - 1) / 2, in, out});
 }
@@ -36,11 +45,8 @@ Outcome around(Comm& comm, const std::byte* in, std::byte* out, std::size_t byte
 
 Outcome all_gather(Comm& comm, Algorithm algorithm, const std::byte* in, std::byte* out,
                    std::size_t bytes) {
-  std::byte* own = out + static_cast<std::size_t>(comm.rank()) * bytes;
-  const Outcome outcome =
-      algorithm == Algorithm::kRing ? around(comm, in, out, bytes) : direct(comm, in, out, bytes);
-  if (outcome == Outcome::kOk && own != in) copy_bytes(own, in, bytes);
-  return outcome;
+  return algorithm == Algorithm::kRing ? around(comm, in, out, bytes)
+                                       : direct(comm, in, out, bytes);
 }
 
 }  // namespace standfast

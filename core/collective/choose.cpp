@@ -11,13 +11,14 @@ constexpr SwitchPoints kTable[] = {
 #include "core/collective/switch_points.inc"
 };
 
-constexpr bool fits_one_frame() {
+// In one phase, a rank flushes its own frame before it adds up and releases the others'.
+constexpr bool is_eager() {
   for (const SwitchPoints& row : kTable) {
-    if (row.direct_bytes > kFrameBytes) return false;
+    if (row.direct_bytes > kEagerBytes) return false;
   }
   return true;
 }
-static_assert(fits_one_frame(), "one phase is one frame");
+static_assert(is_eager(), "one phase is one frame, which nobody has to take");
 
 std::size_t ring_from(const SwitchPoints& points, OpKind kind) {
   switch (kind) {
@@ -36,7 +37,7 @@ bool is_around(const Shape& shape, const SwitchPoints& points) {
 }
 
 std::size_t direct_bytes(const Shape& shape, const SwitchPoints& points) {
-  if (shape.topology == Topology::kDirect) return kFrameBytes;
+  if (shape.topology == Topology::kDirect) return kEagerBytes;
   return shape.topology == Topology::kTwoPhase ? 0 : points.direct_bytes;
 }
 

@@ -80,7 +80,10 @@ class Comm {
     bytes_done_ += bytes;
     return Outcome::kOk;
   }
-  void release(int from) { wire(from).release(); }
+  Outcome release(int from) {
+    Wire& wire = this->wire(from);
+    return waiter_.until(wire, Half::kReceiving, [&] { return wire.release(); });
+  }
 
   // Are results compared? The same on all ranks.
   bool verifies() const { return verifies_; }

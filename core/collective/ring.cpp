@@ -43,8 +43,7 @@ class ReduceScatterStep {
     SF_TRY(comm_.view(from, bytes, &others));
     const std::byte* own = share(received_block_) + at.begin * reduction_.bytes;
     add(others, own, at);
-    comm_.release(from);
-    return Outcome::kOk;
+    return comm_.release(from);
   }
 
  private:

@@ -18,6 +18,12 @@ inline constexpr std::size_t kFrameBytes = 128 * 1024;
 // At least so many frames are accepted before the peer takes one. The pipelines in collective/ rely
 // on it.
 inline constexpr int kFramesInFlight = 8;
+// A frame of at most this many bytes is flushed whether or not the peer takes it. A longer one may
+// stay where it is until the peer has read it there: two ranks that each wait for the flush of such
+// a frame before they release the other's would wait for ever.
+inline constexpr std::size_t kEagerBytes = 16 * 1024;
+// So is a message of at most this many bytes, whatever its frames.
+inline constexpr std::size_t kEagerMessageBytes = 256 * 1024;
 
 // What one attempt came to.
 enum class Turn : std::uint8_t {
@@ -49,6 +55,9 @@ class Wire {
   virtual Turn send(const Tag& tag, const void* data, std::size_t bytes) = 0;
   // Moves on what was accepted; kDone when no memory of the caller's is needed any more.
   virtual Turn flush() = 0;
+  // An operation failed, and its caller gets its memory back, flushed or not: nothing that is
+  // written there from here on can be taken for what was sent. Safe from any thread.
+  virtual void withdraw() {}
   // True while accepted frames wait for flush().
   bool sending() const { return sending_; }
   // The last frame ever: everything was said. Best effort.
@@ -59,7 +68,8 @@ class Wire {
   virtual Turn receive(const Tag& tag, void* to, std::size_t bytes) = 0;
   // Shows the next frame in place, valid until release().
   virtual Turn view(const Tag& tag, std::size_t bytes, const std::byte** data) = 0;
-  virtual void release() = 0;
+  // kBroken: the sender took its memory back meanwhile; what was seen must not be used.
+  virtual Turn release() = 0;
   // Tells the next frame's tag and size without taking it.
   virtual Turn peek(Tag* tag, std::size_t* bytes) = 0;
   // The tag and size of the frame that was not the expected one.

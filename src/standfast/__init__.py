@@ -57,6 +57,7 @@ __all__ = [
     "StandfastError",
     "Watch",
     "devices",
+    "empty",
     "init",
     "watch",
 ]

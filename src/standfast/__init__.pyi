@@ -21,6 +21,7 @@ from standfast.group import Group as Group
 from standfast.group import init as init
 from standfast.handles import Handle as Handle
 from standfast.hints import Hint as Hint
+from standfast.memory import empty as empty
 from standfast.rdma import devices as devices
 from standfast.watching import Watch as Watch
 from standfast.watching import watch as watch

@@ -21,6 +21,15 @@ def shm_unlink(name: str) -> None:
 def shm_sweep() -> list[str]:
     """Remove segments whose maker's process is gone; return their names."""
 
+def shared_memory(nbytes: int) -> memoryview | None:
+    """Return zeroed memory that other ranks of this host can map; None where there is none.
+
+    It goes back when the last view of it goes. MemoryError if there is not enough.
+    """
+
+def shared_memory_taken() -> int:
+    """Return how many bytes of such memory are in use, in whole pages."""
+
 def beacon_open(*, maker: int, key: str, size: int) -> tuple[str, int]:
     """Open the memory for the beacons of a group of `size`, or make it; return (name, descriptor).
 

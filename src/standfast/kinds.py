@@ -181,6 +181,10 @@ class NumPy(Kind):
         """Return an uninitialised ndarray."""
         return sys.modules["numpy"].empty(shape, self._dtypes.get(dtype) or self._dtype(dtype))
 
+    def adopt(self, memory: memoryview, dtype: int, shape: tuple[int, ...]) -> Any:
+        """Return an ndarray of bytes that are there already, and as many as it needs."""
+        return sys.modules["numpy"].ndarray(shape, self._dtype(dtype), memory)
+
     def _dtype(self, code: int) -> Any:
         module: Any = sys.modules["numpy"]
         if code == dtypes.BFLOAT16:
@@ -346,8 +350,15 @@ class Buffer(Kind):
             if "numpy" not in sys.modules:
                 raise TypeError(f"a new array of {dtypes.NAMES[dtype]} needs NumPy; pass out=")
             return NUMPY.make(dtype, shape)
-        memory: Any = memoryview(bytearray(math.prod(shape) * dtypes.SIZES[dtype]))
-        return memory.cast(form) if 0 in shape else memory.cast(form, shape)
+        memory = memoryview(bytearray(math.prod(shape) * dtypes.SIZES[dtype]))
+        return self.adopt(memory, dtype, shape)
+
+    def adopt(self, memory: memoryview, dtype: int, shape: tuple[int, ...]) -> Any:
+        """Return a memoryview of bytes that are there already, and as many as it needs."""
+        form: Any = dtypes.FORMATS[dtype]
+        if len(form) > 1 or form == "e":
+            raise TypeError(f"an array of {dtypes.NAMES[dtype]} needs NumPy")
+        return memory.cast(form) if 0 in shape else memory.cast(form, list(shape))
 
     def compact(self, x: Any) -> Any:
         """Copy."""

@@ -14,6 +14,7 @@ HOMES = {
     "Hint": "standfast.hints",
     "Watch": "standfast.watching",
     "devices": "standfast.rdma",
+    "empty": "standfast.memory",
     "init": "standfast.group",
     "watch": "standfast.watching",
 }

@@ -81,6 +81,13 @@ def test_two_ranks_play_ping_pong_in_a_ring() -> None:
     assert [each["op"] for each in results] == ["ping_pong", "all_reduce", "all_reduce"]
 
 
+def test_shared_arrays_are_measured() -> None:
+    """--memory shared takes arrays of standfast.empty(), and results are right."""
+    results = measured("all", "--memory", "shared", "-b", "1M", "-e", "1M")
+    assert [each for each in results if each["wrong"]] == []
+    assert {each["backend"] for each in results} == {"standfast-empty"}
+
+
 @pytest.mark.skipif(not library_path().exists(), reason="the emulated library is not built")
 def test_verbs_are_measured_over_the_emulator() -> None:
     """--emulate needs no hardware."""

@@ -38,11 +38,12 @@ def test_there_is_no_switch_without_a_gain(factor: float) -> None:
 
 
 def times_of(ranks: int, topology: str) -> list[dict[str, Any]]:
-    """Return times in which two phases and the ring win from 32 KiB on."""
+    """Return times in which two phases win from 8 KiB on, and the ring from 128 KiB on."""
     found = []
     for cell in model.cells(topology, ranks):
         size = model.buffer_bytes(cell, ranks)
-        fast = (topology in ("two-phase", "ring")) == (size >= 32768)
+        switch = 8192 if topology in model.PHASES else 131072
+        fast = (topology in ("two-phase", "ring")) == (size >= switch)
         known = {"fabric": "shm", "topology": topology, "ranks": ranks}
         found.append(to_dict(cell) | known | {"median_us": 10.0 if fast else 20.0})
     return found
@@ -54,8 +55,8 @@ def test_rows_come_from_the_medians_of_runs() -> None:
     results += [each for topology in model.PHASES + model.SHAPES for each in times_of(4, topology)]
     odd = [each | {"median_us": 1000.0} for each in times_of(2, "direct")]
     assert model.rows([*results, *results, *odd], time_key="median_us") == [
-        model.Row("shm", 2, 16384),
-        model.Row("shm", 4, 16384, (32768, 32768, 32768)),
+        model.Row("shm", 2, 4096),
+        model.Row("shm", 4, 4096, (131072, 131072, 131072)),
         model.Row("verbs", 2, model.VERBS_DIRECT_BYTES),
     ]
 
@@ -76,4 +77,4 @@ def test_the_cores_table_is_the_commands() -> None:
     for fabric in model.FABRICS:
         ranks = [row.ranks for row in found if row.fabric == fabric]
         assert ranks == sorted(set(ranks))
-    assert all(0 <= row.direct <= model.FRAME_BYTES for row in found)
+    assert all(0 <= row.direct <= model.EAGER_BYTES for row in found)

@@ -218,8 +218,9 @@ class Run:
         hit = {(victim, number) for _, victim, number in self.outcome.struck}
         killed = self.outcome.status == -signal.SIGKILL
         left = world.traces_after(GONE_KILLED_S if killed else GONE_S, self._tmp)
-        if left and (Victim.GUARDIAN, signal.SIGKILL) in hit:
-            # If guardian and owner were both killed, a directory stays until somebody looks.
+        if left and ((Victim.GUARDIAN, signal.SIGKILL) in hit or self._only_just_made(left)):
+            # If guardian and owner were both killed, or the owner before it had a guardian, a
+            # directory stays until somebody looks.
             living_jobs({"TMPDIR": str(self._tmp)})
             left = world.traces(self._tmp)
         for trace in left:
@@ -236,6 +237,13 @@ class Run:
             self._complain(f"the last event is no end: {events}")
         if self.outcome.complaints:
             self.outcome.story = self._story()
+
+    def _only_just_made(self, left: list[str]) -> bool:
+        """Whether all that is left are empty directories: whoever made them got no further."""
+        files = list(self._tmp.rglob("*"))
+        return len(left) == len(files) and all(
+            path.is_dir() and not any(path.iterdir()) for path in files
+        )
 
     def _judge_results(self) -> None:
         """Every result that was told is right, and those of a job that ended well are all there."""

@@ -57,8 +57,8 @@ TEST_CASE("left to us, a ring begins at the table's size, and never between two 
 TEST_CASE("one algorithm alone can be asked for, as far as it reaches") {
   for (const FabricKind fabric : kFabrics) {
     CHECK(choose(sum_of(8, 2, Topology::kTwoPhase, fabric)) == Algorithm::kTwoPhase);
-    CHECK(choose(sum_of(kFrameBytes, 4, Topology::kDirect, fabric)) == Algorithm::kDirect);
-    CHECK(choose(sum_of(kFrameBytes + 1, 4, Topology::kDirect, fabric)) == Algorithm::kTwoPhase);
+    CHECK(choose(sum_of(kEagerBytes, 4, Topology::kDirect, fabric)) == Algorithm::kDirect);
+    CHECK(choose(sum_of(kEagerBytes + 1, 4, Topology::kDirect, fabric)) == Algorithm::kTwoPhase);
   }
 }
 

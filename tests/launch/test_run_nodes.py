@@ -204,15 +204,16 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
         + TELL
         + "forever()"
     )
-    nodes.start_all(code, "--grace-s", "5")
+    nodes.start_all(code, "--grace-s", "3")
     pids = nodes.pids()
     nodes.launchers[1].send_signal(signal.SIGTERM)
-    wait_until(lambda: not any(map(lives, pids[2:])), GONE_S)
-    nodes.launchers[0].send_signal(signal.SIGTERM)
-    first, second = nodes.finish()
-    assert "on node-1" in first.err
+    second = finish(nodes.launchers[1])
     assert second.status == 128 + signal.SIGTERM
-    assert first.status in (5, 128 + signal.SIGTERM)
+    assert "SIGTERM: this node's ranks are gone" in second.err
+    assert not any(map(lives, pids[2:]))
+    first = finish(nodes.launchers[0])
+    assert first.status == 5
+    assert "on node-1 failed with exit 5" in first.err
 
 
 def test_ctrl_c_on_node_0(nodes: Nodes) -> None:
@@ -269,7 +270,7 @@ def test_nobody_comes(nodes: Nodes) -> None:
     ended = finish(nodes.start(0, "forever()", "--wait-nodes-s", "0.5"))
     assert ended.status == 69
     assert "there is room for 2 of at least 4 ranks: no launcher of node-1 has come" in ended.err
-    ended = finish(nodes.start(1, "forever()", "--wait-nodes-s", "0.5"))
+    ended = finish(nodes.start(1, "forever()", "--wait-nodes-s", "2"))
     assert ended.status == 69
     assert "node 1 on" in ended.err
     assert f"cannot join node 0's launcher at 127.0.0.1:{nodes.port}" in ended.err

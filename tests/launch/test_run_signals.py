@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from standfast.launch.listing import living_jobs
 from tests.launch.support import (
     finish,
     kill,
@@ -210,7 +211,11 @@ def test_ctrl_c_at_any_moment(tmp_path: Path) -> None:
 
 
 def test_sigkill_of_the_launcher_at_any_moment(tmp_path: Path) -> None:
-    """Whenever during start-up the launcher is killed, nothing of the job is left."""
+    """Whenever during start-up the launcher is killed, nothing of the job is left.
+
+    If it had no guardian yet, an empty directory stays until somebody looks at the status.
+    """
+    place = tmp_path / "tmp"
     mark = f"mark-{os.getpid()}-{time.monotonic_ns()}"
     for number in range(6):
         launcher = start(["-n", "4"], [*python("forever()"), mark])
@@ -218,7 +223,9 @@ def test_sigkill_of_the_launcher_at_any_moment(tmp_path: Path) -> None:
         kill(launcher.pid)
         launcher.communicate()
     wait_until(lambda: not processes_with(mark), 5.0)
-    wait_until(lambda: not any((tmp_path / "tmp").iterdir()), 5.0)
+    wait_until(lambda: not any(place.glob("*/*")), 5.0)
+    assert living_jobs({"TMPDIR": str(place)}) == []
+    assert list(place.iterdir()) == []
 
 
 def test_ignored_sigint_stays_ignored(tmp_path: Path) -> None:

@@ -63,9 +63,11 @@ def running(folder: Path, nodes: Sequence[str] = ("localhost",)) -> Iterator[dic
     configuration.write_text("".join([text, *lines]))
     environment = {"SLURM_CONF": str(configuration)}
     with ExitStack() as stack:
-        daemons = [["slurmctld", "-D"], *(["slurmd", "-D", "-N", node] for node in nodes)]
-        for daemon in daemons:
-            stack.enter_context(_daemon([*daemon, "-f", str(configuration)], folder))
+        daemons = {"slurmctld": ["slurmctld"]}
+        daemons |= {f"slurmd-{node}": ["slurmd", "-N", node] for node in nodes}
+        for name, command in daemons.items():
+            words = [*command, "-D", "-f", str(configuration)]
+            stack.enter_context(_daemon(name, words, folder))
         wait_for(lambda: _idle(environment), 30.0, lambda: _said(folder))
         yield environment
 
@@ -86,8 +88,7 @@ def _run(command: list[str], environment: dict[str, str]) -> str:
 
 
 @contextmanager
-def _daemon(command: list[str], folder: Path) -> Iterator[None]:
-    name = "-".join([command[0], *command[3:4]])
+def _daemon(name: str, command: list[str], folder: Path) -> Iterator[None]:
     with (folder / f"{name}.text").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:

@@ -7,12 +7,25 @@
 #include <cstdint>
 
 #include "core/fabric/fabric.h"
+#include "core/fabric/shm/arena.h"
 
 namespace standfast {
 
 inline constexpr std::size_t kCacheLine = 64;
 inline constexpr std::uint32_t kSlots = kFramesInFlight;
 static_assert((kSlots & (kSlots - 1)) == 0, "frame numbers wrap at 2^32");
+
+// A frame's payload lies in its head if it has at most this many bytes.
+inline constexpr std::size_t kInlineBytes = 32;
+// Where the payload of a longer frame lies: in this one of the lane's payloads ...
+using PayloadPlace = std::uint32_t;
+// ... or in the sender's arena, where its owner left it.
+inline constexpr PayloadPlace kLent = kSlots;
+
+struct PayloadAt {
+  PayloadPlace place;
+  std::uint64_t offset;  // in the arena, if lent
+};
 
 // A frame's head, and its payload if that is small: one cache line, so that a small frame moves as
 // one.
@@ -23,7 +36,10 @@ struct alignas(kCacheLine) SlotHead {
   std::atomic<std::uint32_t> ready;
   std::uint32_t bytes;
   Tag tag;
-  std::byte inline_payload[32];
+  union {
+    std::byte inline_payload[kInlineBytes];
+    PayloadAt payload;
+  };
 };
 static_assert(sizeof(SlotHead) == kCacheLine);
 
@@ -37,7 +53,19 @@ struct Lane {
   // Sender stores 1 after its last frame; receiver loads it before it looks at `ready` a last time,
   // and the other lane's sender when it has no room. Sequentially consistent against the sleepers.
   alignas(kCacheLine) std::atomic<std::uint32_t> closed;
+  // Sender stores its arena's name, then 1; receiver loads that (acquire) before the name.
+  alignas(kCacheLine) std::atomic<std::uint32_t> has_arena;
+  RegionName arena;
+  // Receiver stores 1 when it has mapped the sender's arena: from then on the sender may lend.
+  // Relaxed: the mapping is the receiver's own.
+  alignas(kCacheLine) std::atomic<std::uint32_t> maps_arena;
+  // Sender stores 1 when it takes back what it has lent, then a fence, then it writes there;
+  // receiver reads there, then a fence, then loads this: as in a seqlock, 0 means that it read what
+  // was lent.
+  alignas(kCacheLine) std::atomic<std::uint32_t> withdrawn;
   SlotHead heads[kSlots];
+  // More than one frame's worth is needed only by a receiver that lags: the sender fills the
+  // payload that was read last, so that few of them are in use and those stay in the caches.
   alignas(4096) std::byte payloads[kSlots][kFrameBytes];
 };
 

@@ -2,6 +2,8 @@
 
 #include <sys/socket.h>
 
+#include <optional>
+
 #include "core/base/bytes.h"
 #include "core/base/error.h"
 
@@ -14,30 +16,92 @@ constexpr char kSlotFree = 's';
 
 }  // namespace
 
-ShmWire::ShmWire(int peer, std::string link, Fd bell, std::shared_ptr<Mapping> mapping, bool first)
+ShmWire::ShmWire(int peer, std::string link, Fd bell, std::shared_ptr<Mapping> mapping, bool first,
+                 const Arena* arena)
     : Wire(peer, std::move(link)),
       bell_(std::move(bell)),
       mapping_(std::move(mapping)),
       out_(mapping_->segment().lanes[first ? 0 : 1]),
-      in_(mapping_->segment().lanes[first ? 1 : 0]) {}
+      in_(mapping_->segment().lanes[first ? 1 : 0]),
+      arena_(arena) {
+  if (arena_ == nullptr) return;
+  out_.arena = arena_->name();
+  out_.has_arena.store(1, std::memory_order_release);
+}
 
 Turn ShmWire::send(const Tag& tag, const void* data, std::size_t bytes) {
   SF_CHECK(bytes <= kFrameBytes);
   if (sent_ - freed_seen_ == kSlots) {
-    freed_seen_ = out_.freed.load(std::memory_order_seq_cst);
+    learn_freed();
     if (sent_ - freed_seen_ == kSlots) return no_room();
   }
   SlotHead& head = out_.heads[sent_ % kSlots];
   head.tag = tag;
   head.bytes = static_cast<std::uint32_t>(bytes);
-  std::byte* to =
-      bytes <= sizeof head.inline_payload ? head.inline_payload : out_.payloads[sent_ % kSlots];
-  copy_bytes(to, data, bytes);
-  head.ready.store(++sent_, std::memory_order_seq_cst);
+  if (bytes <= kInlineBytes) {
+    copy_bytes(head.inline_payload, data, bytes);
+  } else if (!lend(head, data)) {
+    stage(head, data);
+  }
+  head.ready.store(static_cast<std::uint32_t>(++sent_), std::memory_order_seq_cst);
   if (out_.receiver_asleep.load(std::memory_order_seq_cst) != 0) {
     ring(out_.receiver_asleep, kFrameReady);
   }
   return Turn::kDone;
+}
+
+// True if the peer will read the frame where it lies.
+bool ShmWire::lend(SlotHead& head, const void* data) {
+  if (head.bytes <= kEagerBytes || arena_ == nullptr) return false;
+  const Tag& tag = head.tag;
+  const bool is_message = tag.kind == OpKind::kSend;
+  if (is_message && tag.count * dtype_bytes(tag.dtype) <= kEagerMessageBytes) return false;
+  const std::optional<std::uint64_t> offset = arena_->offset_of(data, head.bytes);
+  if (!offset || out_.maps_arena.load(std::memory_order_relaxed) == 0) return false;
+  head.payload = {kLent, *offset};
+  lent_ = sent_ + 1;
+  sending_ = true;
+  return true;
+}
+
+void ShmWire::stage(SlotHead& head, const void* data) {
+  // The look costs a trip to the peer's core, which only a long copy earns back.
+  if (head.bytes > kEagerBytes) learn_freed();
+  const PayloadPlace place = free_place();
+  copy_bytes(out_.payloads[place], data, head.bytes);
+  head.payload = {place, 0};
+  last_use_[place] = sent_ + 1;
+}
+
+void ShmWire::learn_freed() {
+  const std::uint32_t freed = out_.freed.load(std::memory_order_seq_cst);
+  freed_seen_ = sent_ - (static_cast<std::uint32_t>(sent_) - freed);
+}
+
+// Of the payloads that the peer has read, the one that was in use last: it is in the caches, and
+// frames that come and go in turn need no more of them than two or three.
+PayloadPlace ShmWire::free_place() const {
+  PayloadPlace best = kSlots;
+  for (PayloadPlace place = 0; place < kSlots; ++place) {
+    if (last_use_[place] > freed_seen_) continue;
+    if (best == kSlots || last_use_[place] > last_use_[best]) best = place;
+  }
+  SF_CHECK(best < kSlots);  // fewer frames than payloads are on their way
+  return best;
+}
+
+// Done when the peer has read the last frame that was lent to it.
+Turn ShmWire::flush() {
+  if (!sending_) return Turn::kDone;
+  learn_freed();
+  if (freed_seen_ < lent_) return no_room();
+  sending_ = false;
+  return Turn::kDone;
+}
+
+void ShmWire::withdraw() {
+  out_.withdrawn.store(1, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 void ShmWire::say_goodbye() {
@@ -67,38 +131,56 @@ Turn ShmWire::idle() {
   return bell_ended_.load(std::memory_order_relaxed) ? Turn::kBroken : Turn::kNotYet;
 }
 
+// Null: not within what the peer may lend.
 const std::byte* ShmWire::payload(const SlotHead& head) const {
-  return head.bytes <= sizeof head.inline_payload ? head.inline_payload
-                                                  : in_.payloads[received_ % kSlots];
+  if (head.bytes <= kInlineBytes) return head.inline_payload;
+  const auto [place, offset] = head.payload;
+  if (place < kSlots) return in_.payloads[place];
+  return lent_here_ ? lent_here_->at(offset, head.bytes) : nullptr;
 }
 
 Turn ShmWire::expect(const Tag& tag, std::size_t bytes, SlotHead** head) {
   *head = next_frame();
   if (*head == nullptr) return idle();
   if ((*head)->tag != tag || (*head)->bytes != bytes) return mismatch((*head)->tag, (*head)->bytes);
+  if (bytes > kEagerBytes && !looked_for_arena_) look_for_arena();
   return Turn::kDone;
 }
 
+// The first frame that is worth it shows the peer's arena to this rank; from then on it is read
+// where it lies.
+void ShmWire::look_for_arena() {
+  looked_for_arena_ = true;
+  if (in_.has_arena.load(std::memory_order_acquire) == 0) return;
+  lent_here_ = RegionMapping::of(in_.arena);
+  if (lent_here_) in_.maps_arena.store(1, std::memory_order_relaxed);
+}
+
 Turn ShmWire::receive(const Tag& tag, void* to, std::size_t bytes) {
-  SlotHead* head = nullptr;
-  const Turn turn = expect(tag, bytes, &head);
+  const std::byte* from = nullptr;
+  const Turn turn = view(tag, bytes, &from);
   if (turn != Turn::kDone) return turn;
-  copy_bytes(to, payload(*head), bytes);
-  release();
-  return Turn::kDone;
+  copy_bytes(to, from, bytes);
+  return release();
 }
 
 Turn ShmWire::view(const Tag& tag, std::size_t bytes, const std::byte** data) {
   SlotHead* head = nullptr;
   const Turn turn = expect(tag, bytes, &head);
-  if (turn == Turn::kDone) *data = payload(*head);
-  return turn;
+  if (turn != Turn::kDone) return turn;
+  *data = payload(*head);
+  return *data != nullptr ? Turn::kDone : Turn::kBroken;
 }
 
-void ShmWire::release() {
+Turn ShmWire::release() {
+  if (lent_here_) {
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (in_.withdrawn.load(std::memory_order_relaxed) != 0) return Turn::kBroken;
+  }
   note_received();
   in_.freed.store(++received_, std::memory_order_seq_cst);
   if (in_.sender_asleep.load(std::memory_order_seq_cst) != 0) ring(in_.sender_asleep, kSlotFree);
+  return Turn::kDone;
 }
 
 Turn ShmWire::peek(Tag* tag, std::size_t* bytes) {
@@ -142,6 +224,9 @@ bool ShmWire::answer_bell(Half half) {
 }
 
 std::string ShmWire::trouble() const {
+  if (in_.withdrawn.load(std::memory_order_relaxed) != 0) {
+    return "the peer's operation ended before what it had lent was read";
+  }
   return "its end of the shared-memory doorbell closed without goodbye";
 }
 

@@ -1,5 +1,6 @@
 // Shared memory between two ranks of one host. The pair's socket is only a doorbell: one byte wakes
-// a sleeper, and its end tells of the peer's death.
+// a sleeper, and its end tells of the peer's death. A payload is copied into the pair's memory, or,
+// if it lies in the sender's arena, lent: the peer reads it there.
 #pragma once
 
 #include <atomic>
@@ -7,22 +8,26 @@
 
 #include "core/base/fd.h"
 #include "core/fabric/fabric.h"
+#include "core/fabric/shm/arena.h"
 #include "core/fabric/shm/segment.h"
 
 namespace standfast {
 
 class ShmWire final : public Wire {
  public:
-  // `first`: this is the lower rank, which sends on lane 0.
-  ShmWire(int peer, std::string link, Fd bell, std::shared_ptr<Mapping> mapping, bool first);
+  // `first`: this is the lower rank, which sends on lane 0. `arena`: whose memory is lent; null:
+  // none is.
+  ShmWire(int peer, std::string link, Fd bell, std::shared_ptr<Mapping> mapping, bool first,
+          const Arena* arena = nullptr);
 
   Turn send(const Tag& tag, const void* data, std::size_t bytes) override;
-  Turn flush() override { return Turn::kDone; }  // send() has copied
+  Turn flush() override;
+  void withdraw() override;
   void say_goodbye() override;
 
   Turn receive(const Tag& tag, void* to, std::size_t bytes) override;
   Turn view(const Tag& tag, std::size_t bytes, const std::byte** data) override;
-  void release() override;
+  Turn release() override;
   Turn peek(Tag* tag, std::size_t* bytes) override;
 
   int poll_fd() const override { return bell_.get(); }
@@ -40,6 +45,11 @@ class ShmWire final : public Wire {
   Turn no_room();
   Turn idle();
   Turn expect(const Tag& tag, std::size_t bytes, SlotHead** head);
+  bool lend(SlotHead& head, const void* data);
+  void stage(SlotHead& head, const void* data);
+  void learn_freed();
+  PayloadPlace free_place() const;
+  void look_for_arena();
   const std::byte* payload(const SlotHead& head) const;
   void ring(std::atomic<std::uint32_t>& sleeper, char letter);
 
@@ -50,9 +60,16 @@ class ShmWire final : public Wire {
   // The bell's end was read. Either half may read it; the other learns from here. Relaxed: it
   // carries no data.
   std::atomic<bool> bell_ended_{false};
-  std::uint32_t sent_ = 0;
-  std::uint32_t freed_seen_ = 0;
+  // The sending half's. 64 bits, so that no number ever comes again.
+  const Arena* const arena_;
+  std::uint64_t sent_ = 0;
+  std::uint64_t freed_seen_ = 0;
+  std::uint64_t lent_ = 0;               // the last frame that was lent
+  std::uint64_t last_use_[kSlots] = {};  // of each payload: the last frame that lay there
+  // The receiving half's.
   std::uint32_t received_ = 0;
+  bool looked_for_arena_ = false;
+  std::unique_ptr<RegionMapping> lent_here_;
 };
 
 }  // namespace standfast

@@ -177,7 +177,10 @@ Turn TcpWire::view(const Tag& tag, std::size_t bytes, const std::byte** data) {
   return turn;
 }
 
-void TcpWire::release() { have_head_ = false; }
+Turn TcpWire::release() {
+  have_head_ = false;
+  return Turn::kDone;
+}
 
 Turn TcpWire::peek(Tag* tag, std::size_t* bytes) {
   const Turn turn = read_head();

@@ -20,7 +20,7 @@ class TcpWire final : public Wire {
 
   Turn receive(const Tag& tag, void* to, std::size_t bytes) override;
   Turn view(const Tag& tag, std::size_t bytes, const std::byte** data) override;
-  void release() override;
+  Turn release() override;
   Turn peek(Tag* tag, std::size_t* bytes) override;
 
   int data_socket() const override { return socket_.get(); }

@@ -167,11 +167,12 @@ Turn VerbsWire::view(const Tag& tag, std::size_t bytes, const std::byte** data) 
   return turn;
 }
 
-void VerbsWire::release() {
+Turn VerbsWire::release() {
   const Hold hold(*this);
   if (is_in_place_) link_->release();
   is_in_place_ = false;
   have_frame_ = false;
+  return Turn::kDone;
 }
 
 Turn VerbsWire::peek(Tag* tag, std::size_t* bytes) {

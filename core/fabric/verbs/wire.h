@@ -24,7 +24,7 @@ class VerbsWire final : public Wire {
 
   Turn receive(const Tag& tag, void* to, std::size_t bytes) override;
   Turn view(const Tag& tag, std::size_t bytes, const std::byte** data) override;
-  void release() override;
+  Turn release() override;
   Turn peek(Tag* tag, std::size_t* bytes) override;
 
   int poll_fd() const override { return socket_.get(); }

@@ -56,7 +56,7 @@ class Adapter(Protocol):
 
 
 def buffers(
-    cell: Cell, rank: int, ranks: int, empty: Callable[[int, np.dtype[Any]], Array] = np.empty
+    cell: Cell, rank: int, ranks: int, empty: Callable[..., Array] = np.empty
 ) -> tuple[Array, Array]:
     """Return memory for what a rank puts in and for its result, in one dimension each."""
     count, dtype = cell.count(ranks), dtype_of(cell.dtype)
@@ -76,15 +76,18 @@ def buffers(
 
 
 class Standfast:
-    """Ourselves."""
+    """Ourselves. options: arguments of init(); memory "shared": arrays of standfast.empty()."""
 
     def __init__(self, rank: int, size: int, options: dict[str, Any]) -> None:
-        self.rank, self.size, self.options = rank, size, options
+        self.rank, self.size = rank, size
+        self.options = {key: text for key, text in options.items() if key != "memory"}
+        self.is_shared = options.get("memory") == "shared"
 
     def join(self) -> None:
-        """Join the group that the environment describes; options are arguments of init()."""
+        """Join the group that the environment describes."""
         import standfast
 
+        self.empty = standfast.empty if self.is_shared else np.empty
         self.group = standfast.init(**self.options)
         self.rank, self.size = self.group.rank, self.group.size
 
@@ -98,7 +101,7 @@ class Standfast:
 
     def prepare(self, cell: Cell) -> Work | None:
         """Return the operation."""
-        x, y = buffers(cell, self.rank, self.size)
+        x, y = buffers(cell, self.rank, self.size, self.empty)
         call = self._call(cell, x, y)
         return Work(call, x, lambda: y, calls_per_time=2 if cell.op == "ping_pong" else 1)
 

@@ -26,7 +26,7 @@ class Backend:
 
     launcher: "run" or "emulate" (ours), "plain" (a process per rank), "mpirun". modules: what that
     Python must have. mark: a program that only this MPI brings along. arguments: for the launcher.
-    init: arguments of standfast.init().
+    init: options of adapters.Standfast.
     """
 
     name: str
@@ -114,15 +114,18 @@ PEERS = {
 }
 
 
-def ours(fabric: str, topology: str, *, emulate: bool = False) -> Backend:
-    """Return ourselves, over a fabric."""
+def ours(fabric: str, topology: str, *, memory: str = "plain", emulate: bool = False) -> Backend:
+    """Return ourselves, over a fabric; memory "shared": with arrays of standfast.empty()."""
     shown = f"{fabric}, {topology}" if topology != "auto" else fabric
+    name = "standfast" if fabric == "auto" else f"standfast-{fabric}"
+    if memory == "shared":
+        name, shown = f"{name}-empty", f"{shown}, standfast.empty()"
     return Backend(
-        "standfast" if fabric == "auto" else f"standfast-{fabric}",
+        name,
         f"standfast ({shown})",
         "standfast",
         "emulate" if emulate else "run",
-        init=(("fabric", fabric), ("topology", topology)),
+        init=(("fabric", fabric), ("topology", topology), ("memory", memory)),
     )
 
 

@@ -80,6 +80,13 @@ Examples:
 @click.option(
     "--topology", type=opts.TOPOLOGY, default="auto", show_default=True, help="auto, mesh, ring."
 )
+@click.option(
+    "--memory",
+    type=click.Choice(["plain", "shared"]),
+    default="plain",
+    show_default=True,
+    help="Arrays of NumPy, or of standfast.empty(), which ranks of a host read in place.",
+)
 @click.option("--emulate", is_flag=True, help="Ranks are emulated Macs: verbs without hardware.")
 @click.option(
     "--time",
@@ -218,6 +225,7 @@ def _inside(options: dict[str, Any]) -> int:
         _how(options),
         fabric=options["fabric"][0],
         topology=options["topology"][0],
+        memory=options["memory"],
         write=_no_rows if options["json"] else click.echo,
         time_key=_time_key(options),
     )
@@ -251,7 +259,7 @@ def _outside(options: dict[str, Any]) -> int:
             raise click.UsageError("--emulate is for --fabric verbs: nothing else is emulated.")
         options["fabric"] = ("verbs",)
     ours = [
-        backends.ours(fabric, topology, emulate=options["emulate"])
+        backends.ours(fabric, topology, memory=options["memory"], emulate=options["emulate"])
         for fabric in options["fabric"]
         for topology in options["topology"]
     ]

@@ -18,6 +18,7 @@ def measure(
     *,
     fabric: str,
     topology: str,
+    memory: str,
     write: Write,
     time_key: str,
 ) -> tuple[int, list[Result]]:
@@ -26,7 +27,7 @@ def measure(
     Raises:
         StandfastError: the group could not be formed, or an operation failed.
     """
-    adapter = Standfast(0, 0, {"fabric": fabric, "topology": topology})
+    adapter = Standfast(0, 0, {"fabric": fabric, "topology": topology, "memory": memory})
     adapter.join()
     results: list[Result] = []
     with adapter.group:

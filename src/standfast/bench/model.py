@@ -19,7 +19,7 @@ from standfast.bench.table import Result, cell_of
 
 NEVER = -1  # kNeverBytes
 KIB = 1 << 10
-FRAME_BYTES = 128 * KIB
+EAGER_BYTES = 16 * KIB  # one phase reaches so far: kEagerBytes of core/fabric/fabric.h
 # What the other algorithm must save over all sizes before a switch is worth its uncertainty.
 GAIN_MIN = 0.03
 RANKS = (2, 4, 8)
@@ -44,7 +44,7 @@ class Row:
 def cells(topology: str, ranks: int) -> list[Cell]:
     """Return what is measured with a topology."""
     if topology in PHASES:
-        return [Cell("all_reduce", KIB << k, redop="sum") for k in range(8)]
+        return [Cell("all_reduce", KIB << k, redop="sum") for k in range(5)]
     found = []
     for op in RING_OPS:
         redop = "" if op == "all_gather" else "sum"
@@ -103,7 +103,7 @@ def _row(
 ) -> Row:
     direct, two_phase = (times[fabric, ranks, each, "all_reduce"] for each in PHASES)
     at = switch(direct, two_phase)
-    last = FRAME_BYTES if at is None else max((s for s in direct if s < at), default=0)
+    last = EAGER_BYTES if at is None else max((s for s in direct if s < at), default=0)
     ring = []
     for op in RING_OPS:
         mesh, around = (times.get((fabric, ranks, each, op), {}) for each in SHAPES)
