@@ -183,7 +183,7 @@ def test_the_slurm_script_is_a_script() -> None:
         ("exit 0", 0, 1),
         ("exit 75", 75, 3),
         ("exit 137", 137, 3),
-        ("exit 203", 203, 3),  # MPICH's 75 and 137
+        ("exit 9", 9, 3),  # as MPICH's mpirun has it
         ("[ $STANDFAST_GENERATION = 2 ] || exit 75", 0, 2),
         ("exit 1", 1, 1),
         ("exit 76", 76, 1),
@@ -193,7 +193,8 @@ def test_the_slurm_script_is_a_script() -> None:
 def test_again(tmp_path: Path, program: str, status: int, starts: int) -> None:
     """again.sh starts a launcher again where that helps, each time as the next generation."""
     command = f"echo $STANDFAST_GENERATION >> {tmp_path}/starts; {program}"
-    answer = subprocess.run([DEPLOY / "again.sh", "2", "sh", "-c", command], check=False)
+    words = ["env", "AGAIN_ALSO=9 11", str(DEPLOY / "again.sh"), "2", "sh", "-c", command]
+    answer = subprocess.run(words, check=False)
     assert answer.returncode == status
     assert (tmp_path / "starts").read_text().split() == [str(n + 1) for n in range(starts)]
 
@@ -211,9 +212,9 @@ def test_mlx_launch_gets_a_status(tmp_path: Path, program: str, status: int) -> 
     )
     launcher.chmod(0o755)
     command = f'echo "$1,$2,$MLX_RANK"; [ $MLX_RANK = 1 ] || {program}'
-    words = [launcher, "-n", "2", "--", "sh", "-c", command, "sh", "a b", "--"]
+    words = [str(launcher), "-n", "2", "--", "sh", "-c", command, "sh", "a b", "--"]
     answer = subprocess.run(
-        [str(DEPLOY / "mlx-launch.sh"), *map(str, words)], capture_output=True, text=True, check=False
+        [str(DEPLOY / "mlx-launch.sh"), *words], capture_output=True, text=True, check=False
     )
     assert answer.returncode == status
     assert sorted(answer.stdout.split("\n")) == ["", "a b,--,0", "a b,--,1"]

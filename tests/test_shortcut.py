@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 import standfast
 from standfast import Group, _core, operations
+from standfast import group as groups
 from standfast.operations import Member
 from tests.ranks import Pool
 
@@ -340,6 +341,38 @@ def test_usual_calls_take_the_short_way(pool: Pool) -> None:
     """Calls with plain NumPy arrays make no plan in Python: otherwise nothing here is tested."""
     for ended in pool.run(2, short_only):
         assert ended.value == []
+
+
+class Watchful(Group):
+    """A group that looks at its plans, as those do that speak JACCL."""
+
+    seen: list[str]
+
+    def _run(self, plan: operations.Plan) -> Any:
+        self.seen = [*getattr(self, "seen", []), plan.name]
+        return super()._run(plan)
+
+
+def watchful(arguments_: dict[str, Any]) -> list[str]:
+    real = groups.Group
+    groups.Group = Watchful  # type: ignore[misc]
+    try:
+        group: Any = standfast.init(**arguments_)
+    finally:
+        groups.Group = real  # type: ignore[misc]
+    x = np.ones(2, np.float32)
+    for _ in range(2):
+        group.all_sum(x, out=x)
+    group.barrier()
+    seen: list[str] = group.seen
+    group.close()
+    return seen
+
+
+def test_a_group_that_looks_at_its_plans_sees_them_all(pool: Pool) -> None:
+    """There is no short way past a subclass's own _run."""
+    for ended in pool.run(2, watchful, form=False):
+        assert ended.value == ["all_sum", "all_sum", "barrier"]
 
 
 def counts(group: Group) -> None:

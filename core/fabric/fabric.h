@@ -51,7 +51,8 @@ class Wire {
   virtual int data_socket() const { return -1; }
 
   // --- the sending half
-  // Accepts a frame, or says kNotYet. `data` is read until flush() is kDone.
+  // Accepts a frame, or says kNotYet. `data` is read until flush() is kDone, and the frame may stay
+  // here until flush() is called.
   virtual Turn send(const Tag& tag, const void* data, std::size_t bytes) = 0;
   // Moves on what was accepted; kDone when no memory of the caller's is needed any more.
   virtual Turn flush() = 0;

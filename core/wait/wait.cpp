@@ -68,7 +68,9 @@ Outcome Waiter::settle(Turn turn, Wire& wire) {
   return is_over ? Outcome::kVerdict : Outcome::kPending;
 }
 
+// A wire may hold frames back for company; whoever waits has no more to say.
 Outcome Waiter::wait(Wire& wire, Half half, Try attempt) {
+  SF_TRY(pump());
   Outcome outcome = spin(wire, attempt);
   if (outcome != Outcome::kPending) return outcome;
   give_back();

@@ -14,10 +14,12 @@ export STANDFAST_GENERATION
 
 until "$@"; do
   status=$?
-  # 75 is a survivor's, 128+n that of a rank that was killed. MPICH's mpirun joins both bit by bit.
-  if [ "$status" -ne 75 ] && [ "$status" -le 128 ]; then
-    exit "$status"
-  fi
+  # 75 is a survivor's, 128+n that of a rank that was killed; AGAIN_ALSO may name others. MPICH's
+  # mpirun ends with the bare number of a signal: AGAIN_ALSO="6 7 9 11 15".
+  case " 75 ${AGAIN_ALSO:-} " in
+    *" $status "*) ;;
+    *) [ "$status" -gt 128 ] || exit "$status" ;;
+  esac
   if [ "$STANDFAST_GENERATION" -gt "$restarts_max" ]; then
     echo "started again $restarts_max times already: this was the last time" >&2
     exit "$status"

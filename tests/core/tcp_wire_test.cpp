@@ -175,6 +175,34 @@ TEST_CASE("tcp wire: a slow reader") {
   CHECK(end.wire.flush() == Turn::kDone);
 }
 
+// A full frame waits for company, at most until flush(); whatever follows takes it along.
+TEST_CASE("tcp wire: full frames go together") {
+  const std::vector<std::byte> full = pattern(kFrameBytes, 1);
+  const std::size_t whole = kHeadBytes + kFrameBytes;
+  enum class Then { kFull, kShort, kFlush };
+  for (const Then then : {Then::kFull, Then::kShort, Then::kFlush}) {
+    CAPTURE(static_cast<int>(then));
+    BareEnd end(tcp_pair());
+    REQUIRE(end.wire.send(tag_of(1), full.data(), full.size()) == Turn::kDone);
+    CHECK(end.wire.sending());
+    CHECK(end.read_all().empty());
+    if (then == Then::kFull) (void)end.wire.send(tag_of(2), full.data(), full.size());
+    if (then == Then::kShort) (void)end.wire.send(tag_of(2), full.data(), 5);
+    const std::size_t expected = whole + (then == Then::kFull    ? whole
+                                          : then == Then::kShort ? kHeadBytes + 5
+                                                                 : 0);
+    std::vector<std::byte> got;
+    CHECK(eventually([&] {
+      if (then == Then::kFlush || !got.empty()) (void)end.wire.flush();
+      const std::vector<std::byte> more = end.read_all();
+      got.insert(got.end(), more.begin(), more.end());
+      return got.size() >= expected;
+    }));
+    CHECK(got.size() == expected);
+    CHECK(std::equal(full.begin(), full.end(), got.begin() + kHeadBytes));
+  }
+}
+
 // A stream that is none of ours breaks the wire with a text, and is never taken for a goodbye.
 TEST_CASE("tcp wire: garbage") {
   const std::vector<std::byte> good = bytes_of(tag_of(1), pattern(4, 1));

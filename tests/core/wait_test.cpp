@@ -156,6 +156,25 @@ Nanos thread_cpu_ns() { return clock_ns(CLOCK_THREAD_CPUTIME_ID); }
 
 }  // namespace
 
+// A wait says first what this rank has still to say: what the peer must have before it can answer.
+TEST_CASE("wait: what was held back goes before the first look") {
+  Rig rig;
+  const auto other = rig.connect(Tcp::make());
+  const std::vector<std::byte> data = pattern(kFrameBytes, 1);
+  REQUIRE(rig.send(1, 1, data.data(), data.size()) == Outcome::kOk);
+  REQUIRE(rig.wires[1]->sending());
+  std::vector<std::byte> got(kFrameBytes);
+  int looks = 0;
+  CHECK(rig.waiter.until(*rig.wires[1], Half::kReceiving, [&] {
+    ++looks;
+    return rig.wires[1]->sending() ? Turn::kNotYet : Turn::kDone;
+  }) == Outcome::kOk);
+  CHECK(looks == 2);
+  const Turn turn = other->receive(tag_of(1), got.data(), got.size());
+  CHECK(turn == Turn::kDone);
+  CHECK(got == data);
+}
+
 // Data that is there is taken without a look at anything else, even when there is a verdict.
 TEST_CASE_TEMPLATE("wait: data first", Fabric, EVERY_FABRIC) {
   Rig rig;

@@ -273,8 +273,9 @@ def call(folder: Path, function: str, restarts: int) -> Any:
     return json.loads(answer.stdout)
 
 
-def test_ranks_end_with_their_caller(tmp_path: Path) -> None:
-    """If the process that called run() is killed, no rank lives 5 s later."""
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_ranks_end_with_their_caller(tmp_path: Path, number: signal.Signals) -> None:
+    """If the process that called run() is killed or interrupted, no rank lives 5 s later."""
     program = f"[{sys.executable!r}, {str(RANK)!r}, {str(tmp_path)!r}, '2']"
     code = f"from standfast import ray; ray.run({program}, ranks=2)"
     caller = subprocess.Popen([sys.executable, "-c", code], env=environment())
@@ -282,7 +283,7 @@ def test_ranks_end_with_their_caller(tmp_path: Path) -> None:
     try:
         wait_until(lambda: all(path.exists() for path in paths), LIMIT_S)
     finally:
-        caller.kill()
-        caller.wait()
+        caller.send_signal(number)
+        caller.wait(LIMIT_S)
     ranks = [int(path.read_text().split()[0]) for path in paths]
     wait_until(lambda: not any(map(runs, ranks)), 5.0)

@@ -19,15 +19,18 @@ TRAINED_S = 60.0
 GONE_S = 10.0
 
 
-def program(python: str, folder: Path) -> list[str]:
-    """Return what each rank runs: about half a second per epoch."""
-    options = ["--epochs", str(EPOCHS), "--slow-ms", "20"]
+def program(python: str, folder: Path, slow_ms: int) -> list[str]:
+    """Return what each rank runs: 23 steps per epoch."""
+    options = ["--epochs", str(EPOCHS), "--slow-ms", str(slow_ms)]
     checkpoint = ["--checkpoint", str(folder / "digits.npz")]
     return [python, str(ROOT / "examples/digits.py"), *options, *checkpoint]
 
 
 class DigitsJob:
-    """A launcher with its four ranks. output: where they print, if not to the launcher's stdout."""
+    """A launcher with its four ranks.
+
+    output: where they print, if not to the launcher's stdout. slow_ms: how long each step takes.
+    """
 
     def __init__(
         self,
@@ -37,6 +40,7 @@ class DigitsJob:
         python: str,
         environment: Mapping[str, str] | None = None,
         output: str = "launcher.text",
+        slow_ms: int = 20,
     ) -> None:
         self._folder = folder
         self._output = output
@@ -44,7 +48,7 @@ class DigitsJob:
         unbuffered = {"PYTHONUNBUFFERED": "1"}
         with (folder / "launcher.text").open("wb") as log:
             self.launcher = subprocess.Popen(
-                [*launcher, *program(python, folder)],
+                [*launcher, *program(python, folder, slow_ms)],
                 env={**inherited, **unbuffered, **source_tree(), **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -64,7 +68,7 @@ class DigitsJob:
             except subprocess.TimeoutExpired:
                 os.killpg(self.launcher.pid, signal.SIGKILL)
                 self.launcher.wait()
-        for _, pid in self.ranks():
+        for _rank, pid in self.ranks():
             if is_alive(pid):
                 os.kill(pid, signal.SIGKILL)
 
@@ -76,6 +80,11 @@ class DigitsJob:
     def ranks(self) -> list[tuple[int, int]]:
         """Rank and process of all that have joined a group so far."""
         return [(int(rank), int(pid)) for rank, pid in IS.findall(self.text())]
+
+    def formed(self) -> dict[int, int]:
+        """Wait until all ranks have joined; return their processes."""
+        wait_for(lambda: len(dict(self.ranks())) == SIZE or None, TRAINED_S, self.text)
+        return dict(self.ranks())
 
     def trained(self, epoch: int) -> dict[int, int]:
         """Wait for the end of an epoch; return the processes of the ranks, the last ones'."""

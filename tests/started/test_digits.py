@@ -47,9 +47,13 @@ def test_open_mpi(tmp_path: Path) -> None:
 
 
 def test_mpich(tmp_path: Path) -> None:
-    """Hydra's mpirun without its clean-up; it hands on all variables."""
+    """Hydra's mpirun without its clean-up; all variables are handed on, SIGKILL is 9."""
     where = ["-genv", "MASTER_ADDR", "127.0.0.1", "-genv", "STANDFAST_PORT", str(free_port())]
-    check_again(tmp_path, [*AGAIN, mpich(), *where, "-disable-auto-cleanup", "-n", str(SIZE)], {})
+    check_again(
+        tmp_path,
+        [*AGAIN, mpich(), *where, "-disable-auto-cleanup", "-n", str(SIZE)],
+        {"AGAIN_ALSO": "9"},
+    )
 
 
 def check_again(folder: Path, launcher: list[str], environment: dict[str, str]) -> None:

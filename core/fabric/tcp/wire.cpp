@@ -8,6 +8,7 @@
 
 #include "core/base/bytes.h"
 #include "core/base/error.h"
+#include "core/fabric/tcp/nearby.h"
 
 namespace standfast {
 namespace {
@@ -26,7 +27,9 @@ TcpWire::TcpWire(int peer, std::string link, Fd socket)
     : Wire(peer, std::move(link)),
       socket_(std::move(socket)),
       ahead_(std::make_unique<std::byte[]>(kAheadBytes)),
-      staging_(std::make_unique<std::byte[]>(kFrameBytes)) {}
+      staging_(std::make_unique<std::byte[]>(kFrameBytes)) {
+  ease_nearby(socket_.get());
+}
 
 Turn TcpWire::send(const Tag& tag, const void* data, std::size_t bytes) {
   SF_CHECK(bytes <= kFrameBytes);
@@ -38,6 +41,8 @@ Turn TcpWire::send(const Tag& tag, const void* data, std::size_t bytes) {
   queue_[accepted_++ % kQueue] = {
       {tag, static_cast<std::uint32_t>(bytes), kMagic}, as_bytes(data), 0};
   sending_ = true;
+  const bool is_full = bytes == kFrameBytes;
+  if (is_full && accepted_ - sent_ < kTogether) return Turn::kDone;
   return flush() == Turn::kBroken ? Turn::kBroken : Turn::kDone;
 }
 
@@ -105,7 +110,9 @@ Turn TcpWire::received_end(const Transfer& transfer) {
 
 // Reads at least something to `to`, whatever is beyond it to ahead_. ahead_ must be empty.
 Turn TcpWire::fill(std::byte* to, std::size_t bytes) {
-  iovec parts[2] = {{to, bytes}, {ahead_.get(), kAheadBytes}};
+  // Behind a long payload only the next head is wanted: what follows goes straight to its place.
+  const std::size_t beyond = bytes < kAheadBytes ? kAheadBytes : sizeof(FrameHead);
+  iovec parts[2] = {{to, bytes}, {ahead_.get(), beyond}};
   const Transfer transfer = receive_some(socket_.get(), parts, 2);
   if (transfer.kind != Transfer::Kind::kMoved) return received_end(transfer);
   note_received();

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -172,12 +173,14 @@ def _launch(command: Sequence[str], environ: Mapping[str, str]) -> tuple[int, di
             stdout=subprocess.PIPE,
             env={**environ, LIFELINE: str(lifeline)},
             pass_fds=(lifeline,),
+            start_new_session=True,  # Ctrl-C is ours: a second signal would cut its grace short
         )
         os.close(lifeline)
         try:
             text, _ = launcher.communicate()
-        except BaseException:
-            launcher.terminate()  # it ends all ranks, and says so
+        except BaseException as error:
+            interrupted = isinstance(error, KeyboardInterrupt)
+            launcher.send_signal(signal.SIGINT if interrupted else signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 launcher.wait(LEAVE_S)
             launcher.kill()
