@@ -124,7 +124,7 @@ def _wait(group: Any) -> Record:
     late_us = []
     began, own = time.monotonic(), own_s()
     for _ in range(PAUSES):
-        sent_ns = group.recv((), "int64", 0)
+        sent_ns = int(group.recv((), "int64", 0))
         late_us.append((time.monotonic_ns() - sent_ns) / 1e3)
     share = (own_s() - own) / (time.monotonic() - began)
     return {"cpu_pct": 100 * share, "wake_us": statistics.median(late_us)}

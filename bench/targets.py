@@ -111,7 +111,9 @@ def measure(part: Part, given: str, budget_s: float) -> Record:
     ours = [backends.ours(part.fabric, "auto")]
     if part.beside_empty:
         ours.append(backends.ours(part.fabric, "auto", memory="shared"))
-    results = outside.compare(task, [*ours, *present], _to_stderr, _bar())
+    results = outside.compare(
+        task, [*ours, *present], _to_stderr, _show if sys.stderr.isatty() else None
+    )
     return {"results": results, "limits": _limits()}
 
 
@@ -123,8 +125,9 @@ def _to_stderr(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
 
-def _bar() -> Callable[[str], None] | None:
-    return (lambda text: sys.stderr.write(text) and None) if sys.stderr.isatty() else None
+def _show(text: str) -> None:
+    sys.stderr.write(text)
+    sys.stderr.flush()
 
 
 # --- from records to rows

@@ -39,6 +39,7 @@ enum class [[nodiscard]] Outcome : std::uint8_t {
 
 // How long a wait stays awake. Fewer cores than ranks: yield early, for the peer needs the core.
 struct SpinBudget {
+  int spins_min = 0;
   int spins_max = 0;
   Nanos yielding_ns = 0;
 };

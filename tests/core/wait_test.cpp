@@ -556,6 +556,10 @@ TEST_CASE("wait: the spin budget") {
   CHECK(usable_cores() >= 1);
   CHECK(spin_budget(2, 2).spins_max > spin_budget(3, 2).spins_max);
   CHECK(spin_budget(3, 2).yielding_ns > 0);
+  for (const int ranks : {2, 3}) {
+    CHECK(spin_budget(ranks, 2).spins_min > 0);
+    CHECK(spin_budget(ranks, 2).spins_min <= spin_budget(ranks, 2).spins_max);
+  }
 }
 
 }  // namespace standfast

@@ -71,6 +71,7 @@ def test_goodbye(tmp_path: Path) -> None:
     group = start_group()
     directory = tmp_path / "job"
     directory.mkdir()
+    (directory / "status.json").write_text("{}")
     process = start_guard(directory)
     process.communicate(f"+{group.pid}\n!\n".encode(), timeout=10)
     assert process.returncode == 0

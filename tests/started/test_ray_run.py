@@ -106,7 +106,8 @@ def test_a_rank_and_an_actor_are_replaced(cluster: Cluster, tmp_path: Path) -> N
         assert "rank 2 on ray-2 was ended by SIGKILL" in job.text()
         assert "rank 1 was lost with host ray-1: no agent on ray-1: Ray node" in job.text()
         job.check_end()
-    events = [json.loads(line)["event"] for line in (tmp_path / "events").open()]
+    lines = (tmp_path / "events").read_text().splitlines()
+    events = [json.loads(line)["event"] for line in lines]
     lost = ["peer_lost", "group_failed", "restarting", "started"]
     assert [name for name in events if name != "ready"] == ["started", *lost, *lost, "finished"]
 

@@ -77,10 +77,10 @@ def test_torchrun(tmp_path: Path) -> None:
 def test_torchrun_names_the_cause(tmp_path: Path, record: bool) -> None:
     """Its report calls the killed rank the root cause, with @record or without.
 
-    That is about survivors that ended by themselves. The agent looks every 2 s, and it is chance
+    That is about survivors that ended by themselves. The agent looks every 8 s, and it is chance
     whether it does so right after the kill; then another job is tried.
     """
-    words = ["--nproc-per-node", str(SIZE), "--monitor-interval", "2", "--no-python"]
+    words = ["--nproc-per-node", str(SIZE), "--monitor-interval", "8", "--no-python"]
     environment = {"STARTED_RECORD": "1"} if record else {}
     for attempt in range(5):
         launcher = [tool("torchrun"), *words, "--master-port", str(free_port())]
@@ -185,8 +185,12 @@ def test_mpirun_without_a_meeting_point(tmp_path: Path, flavour: str) -> None:
         assert 78 in job.statuses(1)
 
 
-def test_mlx_under_our_launcher(tmp_path: Path) -> None:
-    """`standfast run` describes a ring, so that stock MLX forms it without another word."""
+@pytest.mark.parametrize("where", [["-n", "3"], ["--hosts", "localhost,127.0.0.1:2"]])
+def test_mlx_under_our_launcher(tmp_path: Path, where: list[str]) -> None:
+    """`standfast run` describes a ring, so that stock MLX forms it without another word.
+
+    Two agents stand for two hosts: each has a file of its own.
+    """
     if subprocess.run(
         [PYTHON, "-c", "import mlx.core"], capture_output=True, check=False
     ).returncode:
@@ -197,7 +201,7 @@ def test_mlx_under_our_launcher(tmp_path: Path) -> None:
         "total = mx.distributed.all_sum(mx.array([1.0]), stream=mx.cpu);"
         "print('ring', group.rank(), group.size(), total.item())"
     )
-    command = [sys.executable, "-m", "standfast", "run", "-n", "3", "--", PYTHON, "-c", program]
+    command = [sys.executable, "-m", "standfast", "run", *where, "--", PYTHON, "-c", program]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
     answer = subprocess.run(
         command,

@@ -37,10 +37,15 @@ class Work:
 
 
 class Adapter(Protocol):
-    """What rank.py needs of a library."""
+    """What rank.py needs of a library.
+
+    is_ours: an error is not to be expected. Others may show that they lack an operation by raising
+    when it is called, on all ranks alike.
+    """
 
     rank: int
     size: int
+    is_ours: bool
 
     def join(self) -> None:
         """Join the group; blocks until it is complete."""
@@ -77,6 +82,8 @@ def buffers(
 
 class Standfast:
     """Ourselves. options: arguments of init(); memory "shared": arrays of standfast.empty()."""
+
+    is_ours = True
 
     def __init__(self, rank: int, size: int, options: dict[str, Any]) -> None:
         self.rank, self.size = rank, size
@@ -142,6 +149,8 @@ class Standfast:
 class Mpi:
     """Any MPI through mpi4py's upper-case calls on NumPy's buffers."""
 
+    is_ours = False
+
     def __init__(self, rank: int, size: int, _options: dict[str, Any]) -> None:
         self.rank, self.size = rank, size
 
@@ -206,6 +215,8 @@ class Mpi:
 
 class Gloo:
     """Gloo through torch.distributed, one thread per rank."""
+
+    is_ours = False
 
     def __init__(self, rank: int, size: int, _options: dict[str, Any]) -> None:
         self.rank, self.size = rank, size
@@ -282,6 +293,8 @@ class Gloo:
 
 class Mlx:
     """MLX's ring on the CPU. Its operations are lazy and always make a new array."""
+
+    is_ours = False
 
     def __init__(self, rank: int, size: int, _options: dict[str, Any]) -> None:
         self.rank, self.size = rank, size

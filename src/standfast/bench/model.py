@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from standfast.bench.plan import Cell, item_bytes
@@ -21,7 +20,7 @@ NEVER = -1  # kNeverBytes
 KIB = 1 << 10
 EAGER_BYTES = 16 * KIB  # one phase reaches so far: kEagerBytes of core/fabric/fabric.h
 # What the other algorithm must save over all sizes before a switch is worth its uncertainty.
-GAIN_MIN = 0.03
+GAIN_MIN = 0.1
 RANKS = (2, 4, 8)
 FABRICS = {"shm": "kShm", "tcp": "kTcp", "verbs": "kVerbs"}
 # Without hardware there is nothing to measure: as one phase and two were weighed by hand.
@@ -70,11 +69,14 @@ def switch(below: Mapping[int, float], above: Mapping[int, float]) -> int | None
     """Return the size from which on the second algorithm is better, or None if it never is.
 
     The switch that loses least over all sizes, in relative terms: one noisy time moves nothing far.
+    What is chosen for the largest size goes for all that are larger, so it must be faster there.
     """
     sizes = sorted(below.keys() & above.keys())
     losses = {at: sum(math.log(above[s] if s >= at else below[s]) for s in sizes) for at in sizes}
     never = sum(math.log(below[size]) for size in sizes)
     best = min(losses, key=lambda at: (losses[at], -at))
+    if above[sizes[-1]] >= below[sizes[-1]]:
+        return None
     return best if losses[best] < never - GAIN_MIN * len(sizes) else None
 
 
@@ -87,13 +89,13 @@ def rows(results: Sequence[Result], *, time_key: str) -> list[Row]:
             key = each["fabric"], each["ranks"], each["topology"], cell.op
             sizes = times.setdefault(key, {})
             sizes.setdefault(buffer_bytes(cell, each["ranks"]), []).append(each[time_key])
-    middle = {
-        key: {size: statistics.median(found) for size, found in sizes.items()}
-        for key, sizes in times.items()
+    # Other work, and ranks that have more than their cores' share of turns, only ever add.
+    best = {
+        key: {size: min(found) for size, found in sizes.items()} for key, sizes in times.items()
     }
     found = [
-        _row(fabric, ranks, middle)
-        for fabric, ranks in dict.fromkeys((fabric, ranks) for fabric, ranks, _, _ in middle)
+        _row(fabric, ranks, best)
+        for fabric, ranks in dict.fromkeys((fabric, ranks) for fabric, ranks, _, _ in best)
     ]
     return [*found, Row("verbs", RANKS[0], VERBS_DIRECT_BYTES)]
 

@@ -65,15 +65,19 @@ def measure_cell(adapter: Adapter, cell: Cell, how: How) -> Result:
     """
     try:
         work = adapter.prepare(cell)
-    except (TypeError, ValueError, ModuleNotFoundError) as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-    if work is None:
-        return {"error": "not offered"}
-    if cell.in_place and cell.operation.reduces:
-        data.still(work.source, cell)
-    elif len(work.source):
-        data.fill(work.source, data.row(cell, adapter.rank, adapter.size))
-    work.load()
+        if work is None:
+            return {"error": "not offered"}
+        if cell.in_place and cell.operation.reduces:
+            data.still(work.source, cell)
+        elif len(work.source):
+            data.fill(work.source, data.row(cell, adapter.rank, adapter.size))
+        work.load()
+        if not adapter.is_ours:
+            work.call()
+    except Exception as error:
+        if adapter.is_ours:
+            raise
+        return {"error": f"{type(error).__name__}: {str(error)[:200]}"}
     calls = how.calls or _agreed_calls(adapter, work.call, how.budget_s)
     best: Result = {}
     for _ in range(1 + how.again):

@@ -18,6 +18,7 @@ import shutil
 import socket
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from standfast.ray.plan import RayPlan, actor_options, place_of, resource_words
 
 SOCKET = "steward"
 POLL_S = 0.2
+LEAVE_S = 4.0
 LONG_S = 5.0
 """Starting an actor takes a second or two; longer means that Ray has no room."""
 
@@ -37,6 +39,8 @@ class Steward:
         self._ray = ray
         self._plan = plan
         self._group: Any = None
+        self._leaving = False
+        self._serving: list[threading.Thread] = []
         self.address = str(ray.util.get_node_ip_address())
         """By which the actors reach this machine."""
 
@@ -48,6 +52,19 @@ class Steward:
         if self._group.wait(self._plan.room_s):
             return ""
         return no_room(self._plan, self._ray.nodes())
+
+    def take(self, connection: socket.socket) -> None:
+        """Serve a line in a thread of its own."""
+        self._serving = [thread for thread in self._serving if thread.is_alive()]
+        self._serving.append(threading.Thread(target=self.serve, args=(connection,), daemon=True))
+        self._serving[-1].start()
+
+    def leave(self) -> None:
+        """Let all lines go, and give their agents a moment to tidy up: Ray kills what is left."""
+        self._leaving = True
+        end_s = time.monotonic() + LEAVE_S
+        for thread in self._serving:
+            thread.join(max(0.0, end_s - time.monotonic()))
 
     def serve(self, connection: socket.socket) -> None:
         """Serve one line from its request to its end."""
@@ -71,7 +88,13 @@ class Steward:
             where = f"Ray node {address} ({node[:8]})"
             say(f"{request['host']} is on {where}")
             call = (request["address"], request["port"], request["token"])
-            text = self._result(actor.serve.remote(*call), connection)
+            served = actor.serve.remote(*call)
+            try:
+                text = self._result(served, connection)
+            except _Left:
+                _tell(connection, over=True, text="the process that talks to Ray has ended")
+                self._ray.wait([served], timeout=LEAVE_S)  # the agent tidies up, and then is gone
+                raise
             _tell(connection, over=True, text=f"{where}: {text}")
         except self._ray.exceptions.RayError as error:
             _tell(connection, over=True, text=f"{where}: {reason_of(error)}".lstrip(": "))
@@ -100,7 +123,8 @@ class Steward:
     def _result(self, reference: Any, connection: socket.socket) -> Any:
         """Return what an actor's call returns, unless the line leaves before."""
         while not self._ray.wait([reference], timeout=POLL_S)[0]:
-            if select.select([connection], [], [], 0)[0]:  # it has nothing more to say
+            # It has nothing more to say, so that is its end.
+            if self._leaving or select.select([connection], [], [], 0)[0]:
                 raise _Left
         return self._ray.get(reference)
 
@@ -157,7 +181,7 @@ def accept_all(listener: socket.socket, steward: Steward, lifelines: Sequence[in
             return
         if listener.fileno() in ready:
             connection, _ = listener.accept()
-            threading.Thread(target=steward.serve, args=(connection,), daemon=True).start()
+            steward.take(connection)
 
 
 def connect(plan: RayPlan, python_path: str) -> Any:
@@ -196,6 +220,7 @@ def main(arguments: list[str]) -> int:
             listener.listen(128)
             answer(ready=True)
             accept_all(listener, steward, lifelines)
+            steward.leave()
     except ImportError as error:
         answer(ready=False, text=f"there is no Ray in {sys.executable}: {error}", hint=IMPORT_HINT)
         return 1

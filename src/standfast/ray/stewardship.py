@@ -27,7 +27,8 @@ SHORT = {"TMPDIR": "/tmp"}
 CONNECT_S = 90.0
 """For importing Ray and finding its cluster, besides the plan's own room_s."""
 REMEDY = "see `ray status` for nodes and room; or give --min-ranks, --spares, --wait-refill-s"
-LEAVE_S = 5.0
+LEAVE_S = 8.0
+"""More than the steward's own."""
 LIFELINE = "STANDFAST_RUN_RAY_LIFELINE"
 """The descriptor of a pipe that ends with the process that called run(); set by api.py."""
 
