@@ -2,7 +2,9 @@
 // call on rank 0. With the core built (cmake -B build/core-plain -DSTANDFAST_MODULE=OFF && cmake
 // --build build/core-plain --target standfast_core), in the top directory:
 //   g++ -std=c++20 -O2 -I. bench/shm.cpp build/core-plain/*.a -o build/shm_bench
-//   build/shm_bench RANKS [OPERATION|all [BYTES[,BYTES...] [DTYPE [SECONDS per cell]]]]
+//   build/shm_bench RANKS [OPERATION|all [BYTES[,BYTES...] [DTYPE|every [SECONDS per cell
+//   [lent]]]]]
+// "lent": arrays as standfast.empty() makes them.
 // Prints, per operation and size: median and best of the calls' times in microseconds, and the
 // bytes of one rank's input per second. Sizes are bytes of what one rank gives; of reduce_scatter,
 // of what one rank gets.
@@ -20,6 +22,7 @@
 #include <vector>
 
 #include "core/base/bytes.h"
+#include "core/fabric/shm/arena.h"
 #include "core/fabric/shm/segment.h"
 #include "core/group.h"
 
@@ -46,6 +49,7 @@ struct Cell {
   Operation operation;
   std::size_t bytes;
   DType dtype;
+  bool is_lent;
 };
 
 std::vector<GroupConfig> configure(int size) {
@@ -79,14 +83,36 @@ std::vector<GroupConfig> configure(int size) {
   return configs;
 }
 
-// As NumPy's large arrays: fresh pages, 16 bytes into one.
-std::byte* array(std::size_t bytes) {
-  void* memory =
-      mmap(nullptr, bytes + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) std::abort();
-  std::memset(memory, 0, bytes + 4096);
-  return as_bytes(memory) + 16;
-}
+// As NumPy's large arrays: fresh pages, 16 bytes into one; or of the arena.
+class Array {
+ public:
+  Array(std::size_t bytes, bool is_lent) : bytes_(bytes + 16), is_lent_(is_lent) {
+    if (is_lent) {
+      memory_ = Arena::here()->take(bytes_);
+    } else {
+      void* memory =
+          mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      memory_ = memory == MAP_FAILED ? nullptr : as_bytes(memory);
+    }
+    if (memory_ == nullptr) std::abort();
+    std::memset(memory_, 0, bytes_);
+  }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+  ~Array() {
+    if (is_lent_) {
+      Arena::here()->give_back(memory_, bytes_);
+    } else {
+      munmap(memory_, bytes_);
+    }
+  }
+  std::byte* data() const { return memory_ + (is_lent_ ? 0 : 16); }
+
+ private:
+  std::size_t bytes_;
+  bool is_lent_;
+  std::byte* memory_;
+};
 
 class Rank {
  public:
@@ -100,12 +126,12 @@ class Rank {
   void measure(const Cell& cell) {
     const auto size = static_cast<std::size_t>(size_);
     const std::size_t most = size * cell.bytes;
-    std::byte* in = array(most);
-    std::byte* out = array(most);
+    const Array in(cell.operation.gives_all ? most : cell.bytes, cell.is_lent);
+    const Array out(cell.operation.gets_all ? most : cell.bytes, cell.is_lent);
     Request request;
     request.kind = cell.operation.kind;
-    request.src = in;
-    request.dst = out;
+    request.src = in.data();
+    request.dst = out.data();
     request.dtype = cell.dtype;
     request.count = cell.bytes / dtype_bytes(cell.dtype);
     call(request);
@@ -113,8 +139,6 @@ class Rank {
     const std::size_t calls = agreed(std::clamp(seconds_ * 1e6 / first, 8.0, 20000.0));
     std::vector<double> times(calls);
     for (double& time : times) time = timed(request);
-    munmap(in - 16, most + 4096);
-    munmap(out - 16, most + 4096);
     if (rank_ != 0) return;
     std::sort(times.begin(), times.end());
     const double median = times[calls / 2];
@@ -168,7 +192,7 @@ class Rank {
 };
 
 std::vector<Cell> cells_of(int size, const std::string& name, const std::string& sizes,
-                           const std::string& dtypes) {
+                           const std::string& dtypes, bool is_lent) {
   std::vector<Cell> cells;
   for (const Operation& operation : kOperations) {
     if (name != "all" && name != operation.name) continue;
@@ -179,7 +203,7 @@ std::vector<Cell> cells_of(int size, const std::string& name, const std::string&
       if (dtypes != "every" && dtypes != wanted) continue;
       for (const char* at = sizes.c_str(); *at != '\0';) {
         char* end = nullptr;
-        cells.push_back({operation, std::strtoull(at, &end, 10), dtype});
+        cells.push_back({operation, std::strtoull(at, &end, 10), dtype, is_lent});
         if (end == at) std::abort();
         at = *end == ',' ? end + 1 : end;
       }
@@ -199,10 +223,11 @@ int main(int argc, char** argv) {
   const int size = std::atoi(argument(1, "2").c_str());
   const std::vector<Cell> cells = cells_of(
       size, argument(2, "all"), argument(3, "8,1024,32768,262144,1048576,16777216,67108864"),
-      argument(4, "float32"));
+      argument(4, "float32"), argument(6, "") == "lent");
   const double seconds = std::atof(argument(5, "0.2").c_str());
   if (size < 2 || cells.empty()) {
-    std::fprintf(stderr, "usage: shm_bench RANKS [OPERATION [BYTES,... [DTYPE [SECONDS]]]]\n");
+    std::fprintf(stderr,
+                 "usage: shm_bench RANKS [OPERATION [BYTES,... [DTYPE [SECONDS [lent]]]]]\n");
     return 2;
   }
   std::vector<GroupConfig> configs = configure(size);

@@ -12,39 +12,47 @@ namespace standfast {
 
 class Digest {
  public:
-  // All pieces but the last have a multiple of 32 bytes.
+  // All pieces but the last have a multiple of kStep bytes.
+  static constexpr std::size_t kStep = 128;
+
   void add(const std::byte* from, std::size_t bytes) {
-    constexpr std::size_t kStep = kLanes * sizeof(std::uint64_t);
     for (; bytes >= kStep; from += kStep, bytes -= kStep) {
-      for (int lane = 0; lane < kLanes; ++lane) {
-        lanes_[lane] = mixed(lanes_[lane], load<std::uint64_t>(from + 8 * lane));
+      for (std::size_t lane = 0; lane < kLanes; ++lane) {
+        const std::byte* pair = from + 2 * sizeof(std::uint64_t) * lane;
+        lanes_[lane] = mixed(lanes_[lane], load<std::uint64_t>(pair)) +
+                       load<std::uint64_t>(pair + sizeof(std::uint64_t));
       }
     }
-    for (int lane = 0; bytes > 0; ++lane) {
-      const std::size_t step = bytes < 8 ? bytes : 8;
+    for (std::size_t lane = 0; bytes > 0; ++lane) {
+      const std::size_t step = bytes < sizeof(std::uint64_t) ? bytes : sizeof(std::uint64_t);
       std::uint64_t word = 0;
       std::memcpy(&word, from, step);
-      lanes_[lane] = mixed(lanes_[lane], word);
+      lanes_[lane % kLanes] = mixed(lanes_[lane % kLanes], word);
       from += step;
       bytes -= step;
     }
   }
   std::uint64_t value() const {
     std::uint64_t sum = 0;
-    for (const std::uint64_t lane : lanes_) sum = mixed(sum, lane);
+    for (std::size_t lane = 0; lane < kLanes / 2; ++lane) {
+      sum = mixed(sum, mixed(lanes_[lane], lanes_[lane + kLanes / 2]));
+    }
     return sum;
   }
 
  private:
-  // Each step can be undone, given the word: two inputs that differ in one word stay different.
+  // Can be undone given either argument, as an addition can: whichever single word differs, the
+  // sum differs. The product spreads each bit over the higher ones, the rotation over the lower.
   static constexpr std::uint64_t mixed(std::uint64_t sum, std::uint64_t word) {
     constexpr std::uint64_t kFactor = 0x9e3779b97f4a7c15;  // odd, so that multiplying loses nothing
     const std::uint64_t product = (sum ^ word) * kFactor;
     return product << 29 | product >> 35;
   }
-  // Independent of each other, so that the processor works on them side by side.
-  static constexpr int kLanes = 4;
-  std::uint64_t lanes_[kLanes] = {1, 2, 3, 4};
+  // Independent of each other, so that the processor works on them side by side. A lane takes two
+  // words per product, for products are what the processor has fewest of.
+  static constexpr std::size_t kLanes = 8;
+  static_assert(kStep == kLanes * 2 * sizeof(std::uint64_t));
+  std::uint64_t lanes_[kLanes] = {1, 2, 3, 4, 5, 6, 7, 8};
 };
 
 inline std::uint64_t digest_of(const std::byte* data, std::size_t bytes) {

@@ -351,7 +351,7 @@ Example:
     envvar="STANDFAST_RUN_EVENTS",
     show_envvar=True,
     help="Append a line of JSON for each event: started, ready, peer_lost, group_failed,"
-    " restarting, finished.",
+    " spare_lost, restarting, finished.",
 )
 @click.option(
     "--on-fault",

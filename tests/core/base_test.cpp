@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <cstring>
@@ -21,6 +22,7 @@
 #include "core/base/bell.h"
 #include "core/base/bytes.h"
 #include "core/base/clock.h"
+#include "core/base/digest.h"
 #include "core/base/dtype.h"
 #include "core/base/error.h"
 #include "core/base/fd.h"
@@ -370,6 +372,44 @@ TEST_CASE("fork: the child abandons") {
   REQUIRE(waitpid(child, &status, 0) == child);
   CHECK(status == 0);
   CHECK_FALSE(living.is_abandoned);
+}
+
+// Whichever word differs, in full steps or behind them, the digest differs; so it does where two
+// words change places.
+TEST_CASE("digest: any word") {
+  constexpr std::size_t kWord = sizeof(std::uint64_t);
+  for (const std::size_t bytes : {8ul, 40ul, 128ul, 136ul, 256ul, 500ul}) {
+    CAPTURE(bytes);
+    const std::vector<std::byte> data = test::pattern(bytes, 7);
+    const std::uint64_t digest = digest_of(data.data(), bytes);
+    CHECK(digest == digest_of(data.data(), bytes));
+    for (std::size_t at = 0; at < bytes; at += kWord) {
+      CAPTURE(at);
+      for (int bit = 0; bit < 8; ++bit) {
+        std::vector<std::byte> other = data;
+        other[std::min(at + static_cast<std::size_t>(bit), bytes - 1)] ^= std::byte{1} << bit;
+        CHECK(digest_of(other.data(), bytes) != digest);
+      }
+      if (at + 2 * kWord > bytes) continue;
+      std::vector<std::byte> swapped = data;
+      std::swap_ranges(swapped.begin() + static_cast<std::ptrdiff_t>(at),
+                       swapped.begin() + static_cast<std::ptrdiff_t>(at + kWord),
+                       swapped.begin() + static_cast<std::ptrdiff_t>(at + kWord));
+      CHECK(digest_of(swapped.data(), bytes) != digest);
+    }
+  }
+}
+
+// In pieces of whole steps it is the same as at once.
+TEST_CASE("digest: in pieces") {
+  const std::vector<std::byte> data = test::pattern(5 * Digest::kStep + 77, 3);
+  for (std::size_t cut = 0; cut <= 5; ++cut) {
+    const std::size_t first = cut * Digest::kStep;
+    Digest digest;
+    digest.add(data.data(), first);
+    digest.add(data.data() + first, data.size() - first);
+    CHECK(digest.value() == digest_of(data.data(), data.size()));
+  }
 }
 
 }  // namespace standfast

@@ -102,9 +102,9 @@ TEST_CASE("shm segment: sweep") {
 
 namespace {
 
-SF_REVEAL(Sent, ShmWire, std::uint32_t, sent_)
-SF_REVEAL(FreedSeen, ShmWire, std::uint32_t, freed_seen_)
-SF_REVEAL(Received, ShmWire, std::uint32_t, received_)
+SF_REVEAL(Sent, ShmWire, std::uint64_t, sent_)
+SF_REVEAL(FreedSeen, ShmWire, std::uint64_t, freed_seen_)
+SF_REVEAL(Received, ShmWire, std::uint64_t, received_)
 
 }  // namespace
 

@@ -153,6 +153,32 @@ TEST_CASE("verbs link: a completion with an error") {
   CHECK(test::contains(trouble, "rdma_b (10.0.0.2) to rdma_a (10.0.0.1)"));
 }
 
+// No thread belongs to a cable, and so none can end with its error untold: whichever cable fails,
+// the next look at the link has it, also while another cable's message is the one that is due. What
+// fails later does not take its place.
+TEST_CASE("verbs link: one of several cables fails") {
+  constexpr std::uint32_t kRails = 4;
+  for (std::uint32_t victim = 0; victim < kRails; ++victim) {
+    CAPTURE(victim);
+    std::uint64_t failing = 0;
+    LinkPair links = link_pair(kRails);
+    failing = Loopback::instance().sent + victim;
+    Loopback::instance().fate = [&](std::uint64_t n) {
+      return n == failing ? Fate::kFails : Fate::kArrives;
+    };
+    for (std::uint32_t n = 0; n < kRails; ++n) REQUIRE(send(*links.a, n, 64));
+    links.b->look();
+    REQUIRE(links.b->is_broken());
+    const std::string first = links.b->trouble();
+    CHECK(test::contains(first, "a receive ended with status 21"));
+    CHECK_FALSE(send(*links.b, 0, 64));
+    failing = Loopback::instance().sent;
+    (void)send(*links.a, kRails, 64);
+    links.b->look();
+    CHECK(links.b->trouble() == first);
+  }
+}
+
 // A device with less room than it granted gets less, and nothing is lost.
 TEST_CASE("verbs link: a window that shrinks") {
   for (const bool is_sending : {true, false}) {

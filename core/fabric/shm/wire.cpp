@@ -14,18 +14,38 @@ namespace {
 constexpr char kFrameReady = 'f';
 constexpr char kSlotFree = 's';
 
+// Below, the system call costs more than a copy.
+constexpr std::size_t kPullBytes = 32 * 1024;
+
+bool is_lent(const SlotHead& head) {
+  return head.bytes > kInlineBytes && head.payload.place >= kSlots;
+}
+
 }  // namespace
 
+bool is_better_pulled(const Tag& tag, std::size_t bytes, bool spares_cores) {
+  if (bytes < kPullBytes) return false;
+  switch (tag.kind) {
+    // All send and receive at once, so that nobody has time to copy for others.
+    case OpKind::kAllGather:
+    case OpKind::kAllToAll:
+    case OpKind::kAllReduce:
+    case OpKind::kReduceScatter: return true;
+    // A sender that has a core of its own copies while its receiver does.
+    default: return spares_cores;
+  }
+}
+
 ShmWire::ShmWire(int peer, std::string link, Fd bell, std::shared_ptr<Mapping> mapping, bool first,
-                 const Arena* arena)
+                 Lending lending)
     : Wire(peer, std::move(link)),
       bell_(std::move(bell)),
       mapping_(std::move(mapping)),
       out_(mapping_->segment().lanes[first ? 0 : 1]),
       in_(mapping_->segment().lanes[first ? 1 : 0]),
-      arena_(arena) {
-  if (arena_ == nullptr) return;
-  out_.arena = arena_->name();
+      lending_(lending) {
+  if (lending_.arena == nullptr) return;
+  out_.arena = lending_.arena->name();
   out_.has_arena.store(1, std::memory_order_release);
 }
 
@@ -52,13 +72,20 @@ Turn ShmWire::send(const Tag& tag, const void* data, std::size_t bytes) {
 
 // True if the peer will read the frame where it lies.
 bool ShmWire::lend(SlotHead& head, const void* data) {
-  if (head.bytes <= kEagerBytes || arena_ == nullptr) return false;
+  if (head.bytes <= kEagerBytes || lending_.arena == nullptr) return false;
   const Tag& tag = head.tag;
   const bool is_message = tag.kind == OpKind::kSend;
   if (is_message && tag.count * dtype_bytes(tag.dtype) <= kEagerMessageBytes) return false;
-  const std::optional<std::uint64_t> offset = arena_->offset_of(data, head.bytes);
-  if (!offset || out_.maps_arena.load(std::memory_order_relaxed) == 0) return false;
-  head.payload = {kLent, *offset};
+  const std::optional<std::uint64_t> offset = lending_.arena->offset_of(data, head.bytes);
+  if (offset && out_.maps_arena.load(std::memory_order_relaxed) != 0) {
+    head.payload = {kInArena, *offset};
+  } else if (out_.can_pull.load(std::memory_order_relaxed) != 0 &&
+             is_better_pulled(tag, head.bytes, lending_.spares_cores)) {
+    head.payload = {kInProcess, reinterpret_cast<std::uintptr_t>(data)};
+  } else {
+    return false;
+  }
+  lent_from_[sent_ % kSlots] = data;
   lent_ = sent_ + 1;
   sending_ = true;
   return true;
@@ -90,11 +117,31 @@ PayloadPlace ShmWire::free_place() const {
   return best;
 }
 
+// The peer cannot read a frame that was lent to it, and waits.
+void ShmWire::copy_after_all() {
+  const std::uint64_t refused = out_.refused.load(std::memory_order_seq_cst);
+  if (refused == refusal_seen_) return;
+  refusal_seen_ = refused;
+  learn_freed();
+  SlotHead& head = out_.heads[(refused - 1) % kSlots];
+  const PayloadPlace place = free_place();
+  copy_bytes(out_.payloads[place], lent_from_[(refused - 1) % kSlots], head.bytes);
+  head.payload = {place, 0};
+  last_use_[place] = freed_seen_ + 1;  // it is the one that the peer is at
+  out_.copied_after_all.store(refused, std::memory_order_seq_cst);
+  if (out_.receiver_asleep.load(std::memory_order_seq_cst) != 0) {
+    ring(out_.receiver_asleep, kFrameReady);
+  }
+}
+
 // Done when the peer has read the last frame that was lent to it.
 Turn ShmWire::flush() {
   if (!sending_) return Turn::kDone;
+  copy_after_all();
+  // A peer that left or died may have read everything before that: the look at its end comes first.
+  const Turn otherwise = no_room();
   learn_freed();
-  if (freed_seen_ < lent_) return no_room();
+  if (freed_seen_ < lent_) return otherwise;
   sending_ = false;
   return Turn::kDone;
 }
@@ -114,7 +161,9 @@ void ShmWire::say_goodbye() {
 // The next complete frame, or null.
 SlotHead* ShmWire::next_frame() {
   SlotHead& head = in_.heads[received_ % kSlots];
-  return head.ready.load(std::memory_order_seq_cst) == received_ + 1 ? &head : nullptr;
+  return head.ready.load(std::memory_order_seq_cst) == static_cast<std::uint32_t>(received_ + 1)
+             ? &head
+             : nullptr;
 }
 
 // A peer that said goodbye takes no frame any more, whatever it has sent before.
@@ -131,19 +180,14 @@ Turn ShmWire::idle() {
   return bell_ended_.load(std::memory_order_relaxed) ? Turn::kBroken : Turn::kNotYet;
 }
 
-// Null: not within what the peer may lend.
-const std::byte* ShmWire::payload(const SlotHead& head) const {
-  if (head.bytes <= kInlineBytes) return head.inline_payload;
-  const auto [place, offset] = head.payload;
-  if (place < kSlots) return in_.payloads[place];
-  return lent_here_ ? lent_here_->at(offset, head.bytes) : nullptr;
-}
-
 Turn ShmWire::expect(const Tag& tag, std::size_t bytes, SlotHead** head) {
   *head = next_frame();
   if (*head == nullptr) return idle();
   if ((*head)->tag != tag || (*head)->bytes != bytes) return mismatch((*head)->tag, (*head)->bytes);
   if (bytes > kEagerBytes && !looked_for_arena_) look_for_arena();
+  // Its sender may be writing to the head.
+  const bool is_refused = refused_ == received_ + 1;
+  if (is_refused && in_.copied_after_all.load(std::memory_order_seq_cst) != refused_) return idle();
   return Turn::kDone;
 }
 
@@ -152,15 +196,49 @@ Turn ShmWire::expect(const Tag& tag, std::size_t bytes, SlotHead** head) {
 void ShmWire::look_for_arena() {
   looked_for_arena_ = true;
   if (in_.has_arena.load(std::memory_order_acquire) == 0) return;
-  lent_here_ = RegionMapping::of(in_.arena);
-  if (lent_here_) in_.maps_arena.store(1, std::memory_order_relaxed);
+  peers_arena_ = RegionMapping::of(in_.arena);
+  if (peers_arena_) in_.maps_arena.store(1, std::memory_order_relaxed);
+  std::uint64_t key = 0;
+  if (pull(in_.arena, in_.arena.base, &key, sizeof key)) {
+    in_.can_pull.store(1, std::memory_order_relaxed);
+  }
+}
+
+// Where the payload is, or, if it is to be pulled: `to`.
+Turn ShmWire::locate(const SlotHead& head, void* to, const std::byte** data) {
+  if (head.bytes <= kInlineBytes) {
+    *data = head.inline_payload;
+    return Turn::kDone;
+  }
+  const auto [place, at] = head.payload;
+  if (place < kSlots) {
+    *data = in_.payloads[place];
+    return Turn::kDone;
+  }
+  if (place == kInArena) {
+    *data = peers_arena_ ? peers_arena_->at(at, head.bytes) : nullptr;
+    return *data != nullptr ? Turn::kDone : Turn::kBroken;
+  }
+  *data = as_bytes(to);
+  return pull(in_.arena, at, to, head.bytes) ? Turn::kDone : refuse();
+}
+
+// The next frame lies where this rank cannot reach it. Its sender will copy it, if it lives.
+Turn ShmWire::refuse() {
+  refused_ = received_ + 1;
+  in_.can_pull.store(0, std::memory_order_relaxed);
+  in_.refused.store(refused_, std::memory_order_seq_cst);
+  if (in_.sender_asleep.load(std::memory_order_seq_cst) != 0) ring(in_.sender_asleep, kSlotFree);
+  return idle();
 }
 
 Turn ShmWire::receive(const Tag& tag, void* to, std::size_t bytes) {
+  SlotHead* head = nullptr;
   const std::byte* from = nullptr;
-  const Turn turn = view(tag, bytes, &from);
+  Turn turn = expect(tag, bytes, &head);
+  if (turn == Turn::kDone) turn = locate(*head, to, &from);
   if (turn != Turn::kDone) return turn;
-  copy_bytes(to, from, bytes);
+  if (from != to) copy_bytes(to, from, bytes);
   return release();
 }
 
@@ -168,17 +246,22 @@ Turn ShmWire::view(const Tag& tag, std::size_t bytes, const std::byte** data) {
   SlotHead* head = nullptr;
   const Turn turn = expect(tag, bytes, &head);
   if (turn != Turn::kDone) return turn;
-  *data = payload(*head);
-  return *data != nullptr ? Turn::kDone : Turn::kBroken;
+  if (!is_lent(*head) || head->payload.place == kInArena) return locate(*head, nullptr, data);
+  *data = pulled_.data();
+  if (pulled_number_ == received_ + 1) return Turn::kDone;
+  if (pulled_.empty()) pulled_.resize(kFrameBytes);
+  const Turn pulled = locate(*head, pulled_.data(), data);
+  if (pulled == Turn::kDone) pulled_number_ = received_ + 1;
+  return pulled;
 }
 
 Turn ShmWire::release() {
-  if (lent_here_) {
+  if (is_lent(in_.heads[received_ % kSlots])) {
     std::atomic_thread_fence(std::memory_order_acquire);
     if (in_.withdrawn.load(std::memory_order_relaxed) != 0) return Turn::kBroken;
   }
   note_received();
-  in_.freed.store(++received_, std::memory_order_seq_cst);
+  in_.freed.store(static_cast<std::uint32_t>(++received_), std::memory_order_seq_cst);
   if (in_.sender_asleep.load(std::memory_order_seq_cst) != 0) ring(in_.sender_asleep, kSlotFree);
   return Turn::kDone;
 }
