@@ -83,7 +83,7 @@ def count_core(program: Path) -> float:
 
 def count_calls(program: Path) -> float:
     """Return the instructions per operation from Python."""
-    return count(program, [sys.executable, ROOT / "bench" / "count_guard.py"], 2_000)
+    return count(program, [sys.executable, ROOT / "bench" / "count_guard.py"], 20_000)
 
 
 def count(program: Path, command: list[str | Path], operations: int) -> float:
