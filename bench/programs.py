@@ -1,5 +1,7 @@
 """What targets.py measures besides operations: importing, forming a group, waiting and waking.
 
+Linux, as it reads /proc.
+
 As a program it is one rank of those: `python programs.py init|wait`, told to go by a line
 on stdin.
 """
@@ -22,12 +24,13 @@ from standfast.bench.machine import own_s
 
 Record = dict[str, Any]
 IMPORT = """
-import resource, sys, time
-unit = 1 if sys.platform == "darwin" else 1024
-before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+import resource, time
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+before, began = resident(), time.perf_counter()
 import standfast
-took = time.perf_counter() - began
-print(took * 1e3, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * unit / 1e6)
+print((time.perf_counter() - began) * 1e3, (resident() - before) / 1e6)
 """
 TIMES = 9
 PAUSES = 20

@@ -92,7 +92,7 @@ std::string operation_text(const Request& request, const Tag& tag) {
   return text;
 }
 
-std::unique_ptr<Wire> make_wire(WireSpec spec, int ranks_here) {
+std::unique_ptr<Wire> make_wire(WireSpec spec) {
   if (spec.fabric == FabricKind::kTcp) {
     return std::make_unique<TcpWire>(spec.rank, spec.link, std::move(spec.fd));
   }
@@ -102,7 +102,7 @@ std::unique_ptr<Wire> make_wire(WireSpec spec, int ranks_here) {
   }
   auto mapping = std::make_shared<Mapping>(spec.shm_fd.get());
   return std::make_unique<ShmWire>(spec.rank, spec.link, std::move(spec.fd), std::move(mapping),
-                                   spec.first, Lending{Arena::here(), ranks_here > usable_cores()});
+                                   spec.first, Arena::here());
 }
 
 }  // namespace
@@ -138,7 +138,7 @@ Group::Group(GroupConfig config)
   received_.resize(size);
   for (WireSpec& spec : config_.wires) {
     prepare_socket(spec.fd.get());
-    wires_[static_cast<std::size_t>(spec.rank)] = make_wire(std::move(spec), config_.ranks_here);
+    wires_[static_cast<std::size_t>(spec.rank)] = make_wire(std::move(spec));
   }
   sending_ = std::make_unique<Side>(*this, sending_bell_, receiving_bell_, true, &board_.sending);
   receiving_ =

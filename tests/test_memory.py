@@ -139,6 +139,24 @@ def test_small_messages_do_not_wait(pool: Pool) -> None:
     assert [ended.value for ended in pool.run(2, buffered)] == [64 * 1024.0] * 2
 
 
+def waits(group: Group) -> float:
+    """Wait for a rank that comes a second late; return the seconds of CPU that took."""
+    x, out = standfast.empty(MIB), standfast.empty(2 * MIB)
+    x[...] = 1
+    group.all_gather(x, out=out)
+    if group.rank == 0:
+        time.sleep(1.0)
+    before = time.thread_time()
+    group.all_gather(x, out=out)
+    return time.thread_time() - before
+
+
+def test_waiting_is_idle(pool: Pool) -> None:
+    """A rank whose arrays are still to be read sleeps while it waits."""
+    used_s = [ended.value for ended in pool.run(2, waits)]
+    assert max(used_s) < 0.5, used_s
+
+
 def gives_up(group: Group, folder: str) -> str:
     """Send what nobody receives in time, then write to it; the other rank receives later."""
     x = standfast.empty(MIB)

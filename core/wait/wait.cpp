@@ -159,7 +159,9 @@ bool Waiter::doze(Wire& wire, Half half, Nanos since) {
   fds[count++] = {wire.poll_fd(), events, 0};
   if (pumps_) {
     for (const auto& other : wires_) {
-      if (other && other->sending() && count < kPollMax) {
+      // What the peer reads by itself needs no help, and a doorbell can always be written to.
+      const bool helps = other && other->sending() && !other->wakes_by_reading(Half::kSending);
+      if (helps && count < kPollMax) {
         fds[count++] = {other->poll_fd(), POLLOUT, 0};
       }
     }

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from standfast.launch.listing import living_jobs
+from standfast.launch.workspace import owner_of
 from tests.chaos import world
-from tests.chaos.plan import Blow, Job, Kind, Moment, Victim, allowed_statuses, chosen
+from tests.chaos.plan import Blow, Job, Kind, Moment, Victim, allowed_statuses, chosen, may_stay
 from tests.launch.support import LAUNCHER, launcher_environment
 
 HERE = Path(__file__).parent
@@ -75,6 +76,8 @@ class Run:
         self._tmp.mkdir(parents=True)
         self._events = place / "events"
         self._frozen: list[tuple[float, int]] = []
+        self._unguarded: dict[Path, int] = {}
+        """Directories whose guardian was killed and not seen replaced since, and that guardian."""
         self._seen = 0
         self._fatal = False
         """Whether the last blow that had to end something hit the launcher."""
@@ -168,6 +171,10 @@ class Run:
         living = world.living(self._launcher.pid)
         if self._launcher.poll() is not None:
             del living[Victim.LAUNCHER]
+        guarded = {pid: world.guarded_by(pid) for pid in living.get(Victim.GUARDIAN, [])}
+        for pid, directory in guarded.items():
+            if self._unguarded.get(directory, pid) != pid:
+                del self._unguarded[directory]
         choice = chosen(blow, living)
         if choice is None:
             return
@@ -184,6 +191,8 @@ class Run:
                 os.close(descriptor)
             self.outcome.struck.append((blow.moment, victim, blow.signal))
             self._struck_s = time.monotonic()
+            if victim is Victim.GUARDIAN and blow.signal is signal.SIGKILL:
+                self._unguarded[guarded[pid]] = pid
             harmless = victim in (Victim.GUARDIAN, Victim.SENTINEL)
             self._mild = harmless or blow.signal is signal.SIGSTOP
             self._fatal = self._fatal or (victim is Victim.LAUNCHER and not self._mild)
@@ -218,9 +227,9 @@ class Run:
         hit = {(victim, number) for _, victim, number in self.outcome.struck}
         killed = self.outcome.status == -signal.SIGKILL
         left = world.traces_after(GONE_KILLED_S if killed else GONE_S, self._tmp)
-        if left and ((Victim.GUARDIAN, signal.SIGKILL) in hit or self._only_just_made(left)):
-            # If guardian and owner were both killed, or the owner before it had a guardian, a
-            # directory stays until somebody looks.
+        only_files = all(each.startswith(world.FILE) for each in left)
+        if left and only_files and all(self._may_stay(each, hit) for each in self._tmp.iterdir()):
+            # Nobody is left to remove a directory: it stays until somebody looks.
             living_jobs({"TMPDIR": str(self._tmp)})
             left = world.traces(self._tmp)
         for trace in left:
@@ -238,12 +247,17 @@ class Run:
         if self.outcome.complaints:
             self.outcome.story = self._story()
 
-    def _only_just_made(self, left: list[str]) -> bool:
-        """Whether all that is left are empty directories: whoever made them got no further."""
-        files = list(self._tmp.rglob("*"))
-        return len(left) == len(files) and all(
-            path.is_dir() and not any(path.iterdir()) for path in files
-        )
+    def _may_stay(self, directory: Path, hit: set[tuple[Victim, signal.Signals]]) -> bool:
+        """Whether nobody was left who could remove this directory."""
+        owner = owner_of(directory.name)
+        if owner is None:
+            return False
+        killed = self.outcome.status < 0
+        if owner != self._launcher.pid:
+            # An agent's. The launcher gives one up that was stopped for too long, and kills it.
+            killed = killed or any(victim is Victim.AGENT for victim, _ in hit)
+        unguarded = directory in self._unguarded
+        return may_stay(killed=killed, unguarded=unguarded, empty=not any(directory.iterdir()))
 
     def _judge_results(self) -> None:
         """Every result that was told is right, and those of a job that ended well are all there."""

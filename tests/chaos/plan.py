@@ -149,3 +149,12 @@ def allowed_statuses(struck: set[tuple[Victim, signal.Signals]]) -> frozenset[in
         # of a rank that had failed before, which stays the cause.
         allowed |= {-signal.SIGTERM, 128 + signal.SIGTERM, 128 + signal.SIGKILL, exits.RETRY}
     return frozenset(allowed)
+
+
+def may_stay(*, killed: bool, unguarded: bool, empty: bool) -> bool:
+    """Whether a directory may be left of a launcher or agent.
+
+    Only of one that was killed, and has no guardian that could remove it: that was killed as well,
+    or was not there yet, when the directory is still empty.
+    """
+    return killed and (unguarded or empty)

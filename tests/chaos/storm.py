@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import argparse
 import collections
+import os
 import random
 import shutil
+import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -83,7 +84,10 @@ def main() -> int:
         words = [sys.executable, __file__, "--inside", "--kills", str(given.kills)]
         words += ["--seed", str(given.seed), "--first", str(given.first)]
         words += ["--limit-s", str(given.limit_s)]
-        return subprocess.run(world.enter_command(words), check=False).returncode
+        command = world.enter_command(words)
+        os.execvp(command[0], command)  # so that whoever ends this ends the world
+    # Process 1 of a world is deaf to what it has no handler for.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     world.furnish()
     print(f"seed {given.seed}, from job {given.first}", flush=True)
     with tempfile.TemporaryDirectory(prefix="storm-") as folder:

@@ -12,7 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.plan import BLOWS_MAX, Blow, Kind, Moment, Victim, allowed_statuses, chosen, job_of
+from tests.chaos.plan import (
+    BLOWS_MAX,
+    Blow,
+    Kind,
+    Moment,
+    Victim,
+    allowed_statuses,
+    chosen,
+    job_of,
+    may_stay,
+)
 from tests.chaos.world import enter_command
 from tests.network.conftest import skip_or_fail
 
@@ -97,3 +107,11 @@ def test_which_ends_are_allowed() -> None:
     assert allowed_statuses({(Victim.RANK, signal.SIGKILL)}) == {0}
     assert -signal.SIGKILL in allowed_statuses({(Victim.LAUNCHER, signal.SIGKILL)})
     assert 143 in allowed_statuses({(Victim.LAUNCHER, signal.SIGTERM)})
+
+
+@pytest.mark.parametrize("unguarded", [True, False])
+@pytest.mark.parametrize("empty", [True, False])
+def test_which_directory_may_stay(unguarded: bool, empty: bool) -> None:
+    """That of somebody who was killed, where its guardian was killed, too, or not there yet."""
+    assert may_stay(killed=True, unguarded=unguarded, empty=empty) == (unguarded or empty)
+    assert not may_stay(killed=False, unguarded=unguarded, empty=empty)

@@ -18,6 +18,8 @@ from tests.chaos.plan import Victim
 ENTER = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
 LISTENING = "0A"
 SETTLE_S = 0.02
+FILE = "file"
+"""The first word about what is left in the file system."""
 
 
 def enter_command(words: Sequence[str]) -> list[str]:
@@ -75,7 +77,7 @@ def traces(temporary: Path) -> list[str]:
     left = [f"process {pid}: {command_of(pid)}" for pid in processes()]
     left += [f"port {address}" for address in listeners()]
     left += [f"segment {name}" for name in os.listdir("/dev/shm")]
-    left += [f"file {path}" for path in sorted(temporary.rglob("*"))]
+    left += [f"{FILE} {path}" for path in sorted(temporary.rglob("*"))]
     return left
 
 
@@ -112,6 +114,11 @@ def living(launcher: int) -> dict[Victim, list[int]]:
             found.setdefault(Victim.SENTINEL, []).append(pid)
     found[Victim.RANK] = [pid for _, pid in sorted(ranks)]
     return found
+
+
+def guarded_by(pid: int) -> Path:
+    """Return the directory that a guardian is to remove: its last argument."""
+    return Path(command_of(pid).rpartition(" ")[2])
 
 
 def rank_of(pid: int) -> int:

@@ -46,6 +46,7 @@ LOCAL = (
     Mistake("no host file", ("--hostfile", "/no/file"), 2, ("/no/file", "does not exist")),
     Mistake("too many ranks", ("--hosts", "a", "-n", "2"), 2, ("2 ranks do not fit",)),
     Mistake("no ssh", ("--ssh", "/no/ssh", "--hosts", "a"), 69, ("cannot run /no/ssh", "--ssh")),
+    Mistake("fewer ranks, one host", ("-n", "2", "--min-ranks", "1"), 2, ("needs hosts",)),
     Mistake("half a node", ("-n", "2", "--nnodes", "2"), 2, ("both --nnodes and --node-rank",)),
     Mistake(
         "no meeting point",
@@ -73,6 +74,12 @@ LOCAL = (
     ),
     Mistake(
         "nodes and hosts", ("--nnodes", "2", "--hosts", "a"), 2, ("there is one launcher, here",)
+    ),
+    Mistake(
+        "nodes and spares",
+        ("-n1", "--spares=1", "--nnodes=2", "--node-rank=0", "--coordinator", "127.0.0.1:29400"),
+        2,
+        ("--spares needs places that are free",),
     ),
 )
 

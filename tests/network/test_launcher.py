@@ -26,6 +26,8 @@ DIGITS = Path(__file__).parents[2] / "examples/digits.py"
 NAMES = ("host-a", "host-b")
 FAULT_S = 30.0
 """From a fault to the next group, on a busy machine; a lost host's 5 s of fencing included."""
+END_S = 90.0
+"""From the last group to the end of the training."""
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +174,7 @@ def check_story(events: list[dict[str, Any]]) -> None:
     assert (events[-1]["status"], events[-1]["generation"]) == (0, len(TOLD) + 1)
 
 
+@pytest.mark.timeout(2 * len(TOLD) * FAULT_S + END_S)  # the limits within say more of what was late
 def test_a_job_that_survives_everything(two: Faults, farm: Farm, tmp_path: Path) -> None:
     """A rank is killed, an agent, rank 0; a rank freezes; the network is cut: training ends well.
 
@@ -196,7 +199,7 @@ def test_a_job_that_survives_everything(two: Faults, farm: Farm, tmp_path: Path)
             two.heal()
             job.wait_for("started")
             assert not any(map(lives, pids)), "the next generation began beside the old one"
-        out, _ = job.process.communicate(timeout=90)
+        out, _ = job.process.communicate(timeout=END_S)
     finally:
         job.process.kill()
         job.process.communicate()

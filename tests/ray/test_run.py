@@ -42,6 +42,7 @@ class Job:
         command = [sys.executable, "-m", "standfast", "run", "--on", "ray", "-n", str(ranks)]
         command += ["--events", str(self.events), *options, "--"]
         command += [sys.executable, str(RANK), str(folder), str(generations)]
+        command += ["reform"] if "--replace" in options else []
         self.launcher = subprocess.Popen(
             command,
             env=environment() | {"TMPDIR": str(self.temporary)},
@@ -131,6 +132,20 @@ def test_a_killed_actor_is_replaced(tmp_path: Path) -> None:
         assert "The actor died unexpectedly before finishing this task." in err
         assert "weather" not in err
         assert err.count("ray-2 is on Ray node") == 2
+
+
+@pytest.mark.parametrize("spares", ["0", "1"])
+def test_a_newcomer(tmp_path: Path, spares: str) -> None:
+    """With --replace the others keep running; a new process or a spare joins them."""
+    options = ["--restarts", "1", "--replace", "--spares", spares]
+    with job(tmp_path, *options, generations=2) as made:
+        before = made.formed(1)
+        os.kill(before[1][0], signal.SIGKILL)
+        after = made.formed(2)
+        status, _, err = made.end()
+        assert status == 0, err
+        assert [after[rank] == before[rank] for rank in range(3)] == [True, False, True]
+        assert "group_failed" not in made.story()
 
 
 def test_without_restarts(tmp_path: Path) -> None:

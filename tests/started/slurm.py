@@ -1,6 +1,7 @@
 """A Slurm on this machine, for as long as a test: its daemons, without munge.
 
-Several nodes are several slurmd, each with a port of its own.
+Several nodes are several slurmd, each with a port of its own. None of them can be called localhost:
+Slurm takes that for each of them, and ends.
 """
 
 from __future__ import annotations

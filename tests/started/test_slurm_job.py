@@ -41,7 +41,7 @@ def test_a_launcher_on_each_node(tmp_path: Path) -> None:
     launcher = ["srun", "-N2", "--ntasks-per-node=1", sys.executable, "-m", "standfast", "run"]
     launcher += ["-n", str(SIZE // 2), "--restarts", "1", "--"]
     with (
-        slurm.running(tmp_path / "cluster", ["localhost", "second"]) as environment,
+        slurm.running(tmp_path / "cluster", ["127.0.0.1", "second"]) as environment,
         StartedJob(
             tmp_path, python=sys.executable, launcher=launcher, shell=False, environment=environment
         ) as job,

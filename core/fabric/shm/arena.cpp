@@ -97,8 +97,7 @@ std::unique_ptr<Arena> Arena::make() {
     if (memory == nullptr) continue;
     std::byte* base = as_bytes(memory);
     if (!commit_pages(fd.get(), base, 0, kPage)) return nullptr;
-    const RegionName name = {static_cast<std::int32_t>(getpid()), fd.get(), random_key(), bytes,
-                             reinterpret_cast<std::uintptr_t>(base)};
+    const RegionName name = {static_cast<std::int32_t>(getpid()), fd.get(), random_key(), bytes};
     store(base, name.key);
     return std::unique_ptr<Arena>(new Arena(std::move(fd), base, name));
   }

@@ -20,7 +20,6 @@ struct RegionName {
   std::int32_t fd = -1;   // in its maker
   std::uint64_t key = 0;  // random; the region begins with it
   std::uint64_t bytes = 0;
-  std::uint64_t base = 0;  // its address in its maker
 };
 
 // region_linux.cpp, region_macos.cpp.
@@ -34,13 +33,6 @@ Fd open_region(const RegionName& name);
 bool commit_pages(int fd, std::byte* at, std::size_t offset, std::size_t bytes);
 // Gives pages back, however many processes have them mapped.
 void drop_pages(int fd, std::byte* at, std::size_t offset, std::size_t bytes);
-
-// pull_linux.cpp, pull_macos.cpp.
-//
-// Copies from another process's own memory, which need not be shared: what lies at `address` in the
-// maker of that region. False: this process may not, the memory cannot be read, or the maker is not
-// there any more; never true for the memory of another process, whatever number it has.
-bool pull(const RegionName& maker, std::uint64_t address, void* to, std::size_t bytes);
 
 // A mapping of a region, whole; pages that nobody touches cost nothing.
 class RegionMapping {

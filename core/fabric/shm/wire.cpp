@@ -14,38 +14,22 @@ namespace {
 constexpr char kFrameReady = 'f';
 constexpr char kSlotFree = 's';
 
-// Below, the system call costs more than a copy.
-constexpr std::size_t kPullBytes = 32 * 1024;
-
 bool is_lent(const SlotHead& head) {
   return head.bytes > kInlineBytes && head.payload.place >= kSlots;
 }
 
 }  // namespace
 
-bool is_better_pulled(const Tag& tag, std::size_t bytes, bool spares_cores) {
-  if (bytes < kPullBytes) return false;
-  switch (tag.kind) {
-    // All send and receive at once, so that nobody has time to copy for others.
-    case OpKind::kAllGather:
-    case OpKind::kAllToAll:
-    case OpKind::kAllReduce:
-    case OpKind::kReduceScatter: return true;
-    // A sender that has a core of its own copies while its receiver does.
-    default: return spares_cores;
-  }
-}
-
 ShmWire::ShmWire(int peer, std::string link, Fd bell, std::shared_ptr<Mapping> mapping, bool first,
-                 Lending lending)
+                 const Arena* arena)
     : Wire(peer, std::move(link)),
       bell_(std::move(bell)),
       mapping_(std::move(mapping)),
       out_(mapping_->segment().lanes[first ? 0 : 1]),
       in_(mapping_->segment().lanes[first ? 1 : 0]),
-      lending_(lending) {
-  if (lending_.arena == nullptr) return;
-  out_.arena = lending_.arena->name();
+      arena_(arena) {
+  if (arena_ == nullptr) return;
+  out_.arena = arena_->name();
   out_.has_arena.store(1, std::memory_order_release);
 }
 
@@ -72,20 +56,13 @@ Turn ShmWire::send(const Tag& tag, const void* data, std::size_t bytes) {
 
 // True if the peer will read the frame where it lies.
 bool ShmWire::lend(SlotHead& head, const void* data) {
-  if (head.bytes <= kEagerBytes || lending_.arena == nullptr) return false;
+  if (head.bytes <= kEagerBytes || arena_ == nullptr) return false;
   const Tag& tag = head.tag;
   const bool is_message = tag.kind == OpKind::kSend;
   if (is_message && tag.count * dtype_bytes(tag.dtype) <= kEagerMessageBytes) return false;
-  const std::optional<std::uint64_t> offset = lending_.arena->offset_of(data, head.bytes);
-  if (offset && out_.maps_arena.load(std::memory_order_relaxed) != 0) {
-    head.payload = {kInArena, *offset};
-  } else if (out_.can_pull.load(std::memory_order_relaxed) != 0 &&
-             is_better_pulled(tag, head.bytes, lending_.spares_cores)) {
-    head.payload = {kInProcess, reinterpret_cast<std::uintptr_t>(data)};
-  } else {
-    return false;
-  }
-  lent_from_[sent_ % kSlots] = data;
+  const std::optional<std::uint64_t> offset = arena_->offset_of(data, head.bytes);
+  if (!offset || out_.maps_arena.load(std::memory_order_relaxed) == 0) return false;
+  head.payload = {kInArena, *offset};
   lent_ = sent_ + 1;
   sending_ = true;
   return true;
@@ -117,27 +94,9 @@ PayloadPlace ShmWire::free_place() const {
   return best;
 }
 
-// The peer cannot read a frame that was lent to it, and waits.
-void ShmWire::copy_after_all() {
-  const std::uint64_t refused = out_.refused.load(std::memory_order_seq_cst);
-  if (refused == refusal_seen_) return;
-  refusal_seen_ = refused;
-  learn_freed();
-  SlotHead& head = out_.heads[(refused - 1) % kSlots];
-  const PayloadPlace place = free_place();
-  copy_bytes(out_.payloads[place], lent_from_[(refused - 1) % kSlots], head.bytes);
-  head.payload = {place, 0};
-  last_use_[place] = freed_seen_ + 1;  // it is the one that the peer is at
-  out_.copied_after_all.store(refused, std::memory_order_seq_cst);
-  if (out_.receiver_asleep.load(std::memory_order_seq_cst) != 0) {
-    ring(out_.receiver_asleep, kFrameReady);
-  }
-}
-
 // Done when the peer has read the last frame that was lent to it.
 Turn ShmWire::flush() {
   if (!sending_) return Turn::kDone;
-  copy_after_all();
   // A peer that left or died may have read everything before that: the look at its end comes first.
   const Turn otherwise = no_room();
   learn_freed();
@@ -185,9 +144,6 @@ Turn ShmWire::expect(const Tag& tag, std::size_t bytes, SlotHead** head) {
   if (*head == nullptr) return idle();
   if ((*head)->tag != tag || (*head)->bytes != bytes) return mismatch((*head)->tag, (*head)->bytes);
   if (bytes > kEagerBytes && !looked_for_arena_) look_for_arena();
-  // Its sender may be writing to the head.
-  const bool is_refused = refused_ == received_ + 1;
-  if (is_refused && in_.copied_after_all.load(std::memory_order_seq_cst) != refused_) return idle();
   return Turn::kDone;
 }
 
@@ -198,47 +154,21 @@ void ShmWire::look_for_arena() {
   if (in_.has_arena.load(std::memory_order_acquire) == 0) return;
   peers_arena_ = RegionMapping::of(in_.arena);
   if (peers_arena_) in_.maps_arena.store(1, std::memory_order_relaxed);
-  std::uint64_t key = 0;
-  if (pull(in_.arena, in_.arena.base, &key, sizeof key)) {
-    in_.can_pull.store(1, std::memory_order_relaxed);
-  }
 }
 
-// Where the payload is, or, if it is to be pulled: `to`.
-Turn ShmWire::locate(const SlotHead& head, void* to, const std::byte** data) {
-  if (head.bytes <= kInlineBytes) {
-    *data = head.inline_payload;
-    return Turn::kDone;
-  }
-  const auto [place, at] = head.payload;
-  if (place < kSlots) {
-    *data = in_.payloads[place];
-    return Turn::kDone;
-  }
-  if (place == kInArena) {
-    *data = peers_arena_ ? peers_arena_->at(at, head.bytes) : nullptr;
-    return *data != nullptr ? Turn::kDone : Turn::kBroken;
-  }
-  *data = as_bytes(to);
-  return pull(in_.arena, at, to, head.bytes) ? Turn::kDone : refuse();
-}
-
-// The next frame lies where this rank cannot reach it. Its sender will copy it, if it lives.
-Turn ShmWire::refuse() {
-  refused_ = received_ + 1;
-  in_.can_pull.store(0, std::memory_order_relaxed);
-  in_.refused.store(refused_, std::memory_order_seq_cst);
-  if (in_.sender_asleep.load(std::memory_order_seq_cst) != 0) ring(in_.sender_asleep, kSlotFree);
-  return idle();
+// Null: not within what the peer may lend.
+const std::byte* ShmWire::payload(const SlotHead& head) const {
+  if (head.bytes <= kInlineBytes) return head.inline_payload;
+  const auto [place, offset] = head.payload;
+  if (place < kSlots) return in_.payloads[place];
+  return peers_arena_ ? peers_arena_->at(offset, head.bytes) : nullptr;
 }
 
 Turn ShmWire::receive(const Tag& tag, void* to, std::size_t bytes) {
-  SlotHead* head = nullptr;
   const std::byte* from = nullptr;
-  Turn turn = expect(tag, bytes, &head);
-  if (turn == Turn::kDone) turn = locate(*head, to, &from);
+  const Turn turn = view(tag, bytes, &from);
   if (turn != Turn::kDone) return turn;
-  if (from != to) copy_bytes(to, from, bytes);
+  copy_bytes(to, from, bytes);
   return release();
 }
 
@@ -246,13 +176,8 @@ Turn ShmWire::view(const Tag& tag, std::size_t bytes, const std::byte** data) {
   SlotHead* head = nullptr;
   const Turn turn = expect(tag, bytes, &head);
   if (turn != Turn::kDone) return turn;
-  if (!is_lent(*head) || head->payload.place == kInArena) return locate(*head, nullptr, data);
-  *data = pulled_.data();
-  if (pulled_number_ == received_ + 1) return Turn::kDone;
-  if (pulled_.empty()) pulled_.resize(kFrameBytes);
-  const Turn pulled = locate(*head, pulled_.data(), data);
-  if (pulled == Turn::kDone) pulled_number_ = received_ + 1;
-  return pulled;
+  *data = payload(*head);
+  return *data != nullptr ? Turn::kDone : Turn::kBroken;
 }
 
 Turn ShmWire::release() {

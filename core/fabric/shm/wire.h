@@ -1,12 +1,11 @@
 // Shared memory between two ranks of one host. The pair's socket is only a doorbell: one byte wakes
 // a sleeper, and its end tells of the peer's death. A payload is copied into the pair's memory, or,
-// if it lies in the sender's arena or that is quicker, lent: the peer reads it there.
+// if it lies in the sender's arena, lent: the peer reads it there.
 #pragma once
 
 #include <atomic>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "core/base/fd.h"
 #include "core/fabric/fabric.h"
@@ -15,21 +14,12 @@
 
 namespace standfast {
 
-// What a wire may lend.
-struct Lending {
-  const Arena* arena = nullptr;  // null: nothing
-  bool spares_cores = false;     // there are more ranks than cores
-};
-
-// Whether a frame that lies in no arena is better pulled by its receiver than copied by its sender,
-// and then by its receiver. Pure.
-bool is_better_pulled(const Tag& tag, std::size_t bytes, bool spares_cores);
-
 class ShmWire final : public Wire {
  public:
-  // `first`: this is the lower rank, which sends on lane 0.
+  // `first`: this is the lower rank, which sends on lane 0. `arena`: whose memory is lent; null:
+  // none is.
   ShmWire(int peer, std::string link, Fd bell, std::shared_ptr<Mapping> mapping, bool first,
-          Lending lending = {});
+          const Arena* arena = nullptr);
 
   Turn send(const Tag& tag, const void* data, std::size_t bytes) override;
   Turn flush() override;
@@ -60,10 +50,8 @@ class ShmWire final : public Wire {
   void stage(SlotHead& head, const void* data);
   void learn_freed();
   PayloadPlace free_place() const;
-  void copy_after_all();
   void look_for_arena();
-  Turn locate(const SlotHead& head, void* to, const std::byte** data);
-  Turn refuse();
+  const std::byte* payload(const SlotHead& head) const;
   void ring(std::atomic<std::uint32_t>& sleeper, char letter);
 
   Fd bell_;
@@ -75,20 +63,15 @@ class ShmWire final : public Wire {
   std::atomic<bool> bell_ended_{false};
   // Frames are numbered from 1, in 64 bits here, so that no number ever comes again.
   // The sending half's.
-  const Lending lending_;
+  const Arena* const arena_;
   std::uint64_t sent_ = 0;
   std::uint64_t freed_seen_ = 0;
-  std::uint64_t lent_ = 0;              // the last frame that was lent
-  const void* lent_from_[kSlots] = {};  // by slot
-  std::uint64_t refusal_seen_ = 0;
+  std::uint64_t lent_ = 0;               // the last frame that was lent
   std::uint64_t last_use_[kSlots] = {};  // of each payload: the last frame that lay there
   // The receiving half's.
   std::uint64_t received_ = 0;
-  std::uint64_t refused_ = 0;  // the last frame that could not be pulled
   bool looked_for_arena_ = false;
   std::unique_ptr<RegionMapping> peers_arena_;
-  std::vector<std::byte> pulled_;    // a frame that is viewed
-  std::uint64_t pulled_number_ = 0;  // which
 };
 
 }  // namespace standfast

@@ -61,7 +61,7 @@ Examples:
     "--iters",
     type=click.IntRange(1, 10_000_000),
     metavar="N",
-    help="Timed calls per row. By default as many as --budget-s has time for, 8 to 5000.",
+    help="Timed calls per row. By default as many as --budget-s has time for, 8 to 50000.",
 )
 @click.option(
     "-w",
@@ -285,7 +285,7 @@ def _limits(options: dict[str, Any]) -> int:
     import json as json_text
 
     from standfast import _core
-    from standfast.bench import backends, limits, outside
+    from standfast.bench import backends, limits, outside, table
     from standfast.bench.jobs import JobFailed, Launch
 
     found = limits.measure(_core.measure_limit)
@@ -303,6 +303,8 @@ def _limits(options: dict[str, Any]) -> int:
         results += ours
         for line in limits.share_lines(ours, fabric, found, time_key=_time_key(options)):
             write(line)
+    for line in table.noise_lines(results, options["noise_max_pct"]):
+        write(line)
     if options["json"]:
         click.echo(json_text.dumps({"limits": limits.to_dict(found), "results": results}))
     return FAILED_CHECK if _wrong(results) else exits.OK

@@ -121,6 +121,7 @@ def text(table: Sequence[Row], *, machine: str) -> str:
         f"// Measured on {machine}. Over verbs nothing could be measured: as it was guessed.",
         "// Fabric, ranks; all_reduce in one phase up to; around a ring from: all_reduce,",
         "// all_gather, reduce_scatter.",
+        "// clang-format off",
     ]
     for row in table:
         ring = ", ".join("kNeverBytes" if at == NEVER else str(at) for at in row.ring)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +23,8 @@ from standfast.bench.adapters import ADAPTERS, Adapter, Call, Work
 from standfast.bench.plan import Cell, from_dict, to_dict
 
 MARK = "standfast-bench:"
-CALLS_MIN, CALLS_MAX = 8, 5000
-PROBES = 5
+CALLS_MIN, CALLS_MAX = 8, 50_000
+PROBES = 7
 WARM_UP_SHARE = 20
 Result = dict[str, Any]
 Tell = Callable[[Result], None]
@@ -100,11 +101,16 @@ def _agreed(adapter: Adapter, opinion: bool) -> bool:
 
 
 def _agreed_calls(adapter: Adapter, call: Call, budget_s: float) -> int:
-    """Return how many calls fill the budget; rank 0 decides, so that all make the same number."""
-    begin = time.perf_counter()
+    """Return how many calls fill the budget; rank 0 decides, so that all make the same number.
+
+    By the median of some calls: the first ones fault pages in, and wait for ranks that come late.
+    """
+    probes = []
     for _ in range(PROBES):
+        begin = time.perf_counter()
         call()
-    each_s = (time.perf_counter() - begin) / PROBES
+        probes.append(time.perf_counter() - begin)
+    each_s = statistics.median(probes)
     calls = min(CALLS_MAX, max(CALLS_MIN, int(budget_s / max(each_s, 1e-7))))
     return round(float(adapter.total(np.array([calls * (adapter.rank == 0)], np.float32))[0]))
 

@@ -83,6 +83,10 @@ def settle_nodes(options: dict[str, Any], environ: Mapping[str, str]) -> None:
         options["ranks"] = node.ranks_per_node
     if node is None or node.count == 1 or options["ranks"] is None:
         return
+    if options["spares"]:
+        raise click.UsageError(
+            "--spares needs places that are free; with a launcher on each node each has a rank."
+        )
     from standfast.endpoint import parse_endpoint
     from standfast.launch.nodes import NodeSpec, hosts_of
 
@@ -132,7 +136,7 @@ def _need_no_hosts(options: dict[str, Any]) -> None:
         if options[name] != default:
             flag = f"--{name.replace('_', '-')}"
             raise click.UsageError(
-                f"{flag} needs --hosts: on one machine every place can be filled again at once."
+                f"{flag} needs hosts: on one machine every place can be filled again at once."
             )
     if options["spares"] and options["watch"]:
         raise click.UsageError("--spares wait in standfast.init(); under --watch nobody calls it.")
