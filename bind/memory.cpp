@@ -44,7 +44,7 @@ nb::object shared_memory(std::size_t bytes) {
 void define_memory(nb::module_& m) {
   m.def("shared_memory", &shared_memory, "nbytes"_a);
   m.def("shared_memory_taken", [] {
-    const Arena* arena = Arena::here();
+    const Arena* arena = Arena::made();
     return arena != nullptr ? arena->bytes_taken() : 0;
   });
 }

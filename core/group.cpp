@@ -102,7 +102,7 @@ std::unique_ptr<Wire> make_wire(WireSpec spec) {
   }
   auto mapping = std::make_shared<Mapping>(spec.shm_fd.get());
   return std::make_unique<ShmWire>(spec.rank, spec.link, std::move(spec.fd), std::move(mapping),
-                                   spec.first, Arena::here());
+                                   spec.first);
 }
 
 }  // namespace

@@ -56,11 +56,12 @@ class Pair {
  public:
   Pair() : mapping_(test::shared_mapping()) {
     auto [a, b] = test::socket_pair();
-    wires.a = std::make_unique<ShmWire>(1, "shm", std::move(a), mapping_, true, Arena::here());
-    wires.b = std::make_unique<ShmWire>(0, "shm", std::move(b), mapping_, false, Arena::here());
+    wires.a = std::make_unique<ShmWire>(1, "shm", std::move(a), mapping_, true);
+    wires.b = std::make_unique<ShmWire>(0, "shm", std::move(b), mapping_, false);
   }
   // The first long frame shows the arena to the peer.
   void introduce() {
+    REQUIRE(Arena::here() != nullptr);
     const std::vector<std::byte> first = pattern(kEagerBytes + 1, 0);
     std::vector<std::byte> to(first.size());
     REQUIRE(wires.a->send(tag_of(0), first.data(), first.size()) == Turn::kDone);

@@ -86,6 +86,8 @@ void Stretches::give_back(std::size_t offset, std::size_t bytes) {
   free_[offset] = bytes;
 }
 
+std::atomic<Arena*> Arena::latest_{nullptr};
+
 Arena::Arena(Fd fd, std::byte* base, const RegionName& name)
     : fd_(std::move(fd)), base_(base), name_(name), stretches_(kPage, name.bytes) {}
 
@@ -105,16 +107,19 @@ std::unique_ptr<Arena> Arena::make() {
 }
 
 Arena* Arena::here() {
-  // Never freed: arrays may live longer than anything else, and a child must not free its parent's.
   static std::mutex mutex;
-  static Arena* arena = nullptr;
-  static pid_t maker = 0;
   const std::lock_guard lock(mutex);
-  if (maker != getpid()) {
-    maker = getpid();
+  Arena* arena = latest_.load(std::memory_order_relaxed);
+  if (arena == nullptr || arena->name_.pid != getpid()) {
     arena = make().release();
+    latest_.store(arena, std::memory_order_release);
   }
   return arena;
+}
+
+const Arena* Arena::made() {
+  const Arena* arena = latest_.load(std::memory_order_acquire);
+  return arena != nullptr && arena->name_.pid == getpid() ? arena : nullptr;
 }
 
 std::byte* Arena::take(std::size_t bytes) {

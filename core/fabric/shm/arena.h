@@ -68,6 +68,8 @@ class Arena {
   // This process's own, made at the first call; null where there is none to be had. A forked child
   // makes its own: what it inherited stays its parent's.
   static Arena* here();
+  // The same, but null if nobody has asked for it yet.
+  static const Arena* made();
 
   // Memory of at least one byte, zero, page-aligned; null if there is no room.
   std::byte* take(std::size_t bytes);
@@ -89,6 +91,9 @@ class Arena {
   Arena(Fd fd, std::byte* base, const RegionName& name);
   static std::unique_ptr<Arena> make();
 
+  // This process's or an ancestor's. Never freed: arrays may live longer than anything else, and a
+  // child must not free its parent's.
+  static std::atomic<Arena*> latest_;
   const Fd fd_;
   std::byte* const base_;
   const RegionName name_;

@@ -20,18 +20,12 @@ bool is_lent(const SlotHead& head) {
 
 }  // namespace
 
-ShmWire::ShmWire(int peer, std::string link, Fd bell, std::shared_ptr<Mapping> mapping, bool first,
-                 const Arena* arena)
+ShmWire::ShmWire(int peer, std::string link, Fd bell, std::shared_ptr<Mapping> mapping, bool first)
     : Wire(peer, std::move(link)),
       bell_(std::move(bell)),
       mapping_(std::move(mapping)),
       out_(mapping_->segment().lanes[first ? 0 : 1]),
-      in_(mapping_->segment().lanes[first ? 1 : 0]),
-      arena_(arena) {
-  if (arena_ == nullptr) return;
-  out_.arena = arena_->name();
-  out_.has_arena.store(1, std::memory_order_release);
-}
+      in_(mapping_->segment().lanes[first ? 1 : 0]) {}
 
 Turn ShmWire::send(const Tag& tag, const void* data, std::size_t bytes) {
   SF_CHECK(bytes <= kFrameBytes);
@@ -56,7 +50,7 @@ Turn ShmWire::send(const Tag& tag, const void* data, std::size_t bytes) {
 
 // True if the peer will read the frame where it lies.
 bool ShmWire::lend(SlotHead& head, const void* data) {
-  if (head.bytes <= kEagerBytes || arena_ == nullptr) return false;
+  if (head.bytes <= kEagerBytes || !shows_arena()) return false;
   const Tag& tag = head.tag;
   const bool is_message = tag.kind == OpKind::kSend;
   if (is_message && tag.count * dtype_bytes(tag.dtype) <= kEagerMessageBytes) return false;
@@ -65,6 +59,16 @@ bool ShmWire::lend(SlotHead& head, const void* data) {
   head.payload = {kInArena, *offset};
   lent_ = sent_ + 1;
   sending_ = true;
+  return true;
+}
+
+// Whether this process has an arena, of which the peer is told then.
+bool ShmWire::shows_arena() {
+  if (arena_ != nullptr) return true;
+  arena_ = Arena::made();
+  if (arena_ == nullptr) return false;
+  out_.arena = arena_->name();
+  out_.has_arena.store(1, std::memory_order_release);
   return true;
 }
 
@@ -147,11 +151,11 @@ Turn ShmWire::expect(const Tag& tag, std::size_t bytes, SlotHead** head) {
   return Turn::kDone;
 }
 
-// The first frame that is worth it shows the peer's arena to this rank; from then on it is read
-// where it lies.
+// The first frame that is worth it after the peer has an arena shows that to this rank; from then
+// on it is read where it lies.
 void ShmWire::look_for_arena() {
-  looked_for_arena_ = true;
   if (in_.has_arena.load(std::memory_order_acquire) == 0) return;
+  looked_for_arena_ = true;
   peers_arena_ = RegionMapping::of(in_.arena);
   if (peers_arena_) in_.maps_arena.store(1, std::memory_order_relaxed);
 }

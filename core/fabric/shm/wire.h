@@ -16,10 +16,8 @@ namespace standfast {
 
 class ShmWire final : public Wire {
  public:
-  // `first`: this is the lower rank, which sends on lane 0. `arena`: whose memory is lent; null:
-  // none is.
-  ShmWire(int peer, std::string link, Fd bell, std::shared_ptr<Mapping> mapping, bool first,
-          const Arena* arena = nullptr);
+  // `first`: this is the lower rank, which sends on lane 0.
+  ShmWire(int peer, std::string link, Fd bell, std::shared_ptr<Mapping> mapping, bool first);
 
   Turn send(const Tag& tag, const void* data, std::size_t bytes) override;
   Turn flush() override;
@@ -47,6 +45,7 @@ class ShmWire final : public Wire {
   Turn idle();
   Turn expect(const Tag& tag, std::size_t bytes, SlotHead** head);
   bool lend(SlotHead& head, const void* data);
+  bool shows_arena();
   void stage(SlotHead& head, const void* data);
   void learn_freed();
   PayloadPlace free_place() const;
@@ -63,7 +62,7 @@ class ShmWire final : public Wire {
   std::atomic<bool> bell_ended_{false};
   // Frames are numbered from 1, in 64 bits here, so that no number ever comes again.
   // The sending half's.
-  const Arena* const arena_;
+  const Arena* arena_ = nullptr;  // whose memory is lent
   std::uint64_t sent_ = 0;
   std::uint64_t freed_seen_ = 0;
   std::uint64_t lent_ = 0;               // the last frame that was lent
