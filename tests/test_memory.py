@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ def nothing_is_left() -> Iterator[None]:
 
 @pytest.mark.parametrize("dtype", ["float32", "int8", "complex64", "bool", np.float16, np.int64])
 @pytest.mark.parametrize("shape", [(), 7, (3, 0), (4, 5, 6), [2, 2]])
-def test_shapes(shape: int | list[int] | tuple[int, ...], dtype: object) -> None:
+def test_shapes(shape: int | list[int] | tuple[int, ...], dtype: Any) -> None:
     """An array has the shape and dtype that were asked for, can be written, and is contiguous."""
     made = standfast.empty(shape, dtype)
     assert made.shape == np.empty(shape).shape
@@ -82,7 +83,7 @@ def every_operation(group: Group, count: int) -> None:
     me, size = group.rank, group.size
 
     def given(rank: int) -> np.ndarray:
-        made = standfast.empty(count)
+        made: np.ndarray = standfast.empty(count)
         made[...] = np.arange(count) % 1000 + rank
         return made
 
