@@ -36,6 +36,7 @@ CORE_TESTS := core-plain core-tsan core-asan
 help:
 	@echo 'make demo    train on 4 ranks, kill one, go on from the checkpoint'
 	@echo 'make test    what CI checks: lint, layering, core-test, pytest with the installed wheel'
+	@echo 'make docs    the documentation as HTML, in build/docs/html'
 	@echo 'make dev     build the native module into src/, for PYTHONPATH=src'
 	@echo 'make lint | format | layering | core-test | pytest | wheel | bench | clean'
 	@echo 'make core-plain | core-tsan | core-asan'
@@ -211,6 +212,12 @@ test-foreign: $(VENV)/group-test $(VENV)/installed $(FOREIGN)/ready build/mpich/
 	@env -u PYTHONPATH EXPECT_INSTALLED=1 FOREIGN_PYTHON=$(CURDIR)/$(FOREIGN)/bin/python \
 	  MPICH_MPIRUN=$(CURDIR)/build/mpich/bin/mpirun \
 	  $(BIN)/pytest -p no:cacheprovider tests/foreign tests/started $(PYTEST_ARGS)
+
+# The pages of docs/ as HTML, in build/docs/html; a warning is an error. `make pytest` runs their code.
+.PHONY: docs
+PYTHON_FILES += docs/conf.py docs/_ext docs/picture
+docs: $(VENV)/group-docs $(VENV)/installed
+	@$(STEP) 'docs' $(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/docs/html
 
 # The tests that kill ranks, REPEAT times; prints how long survivors took to know.
 REPEAT ?= 200

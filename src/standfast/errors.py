@@ -1,24 +1,26 @@
 """What can go wrong, as exceptions with fields. Raised by every layer; imports only exits.
 
-StandfastError
-├── ConfigError            (ValueError)       wrong or contradictory arguments or environment
-├── RendezvousError                           the group could not be formed before the deadline
-│   └── FabricError                           RDMA could not be set up
-├── PeerError              (ConnectionError)  a peer is gone or cannot be reached
-│   ├── PeerDied                              its process ended without a goodbye
-│   ├── PeerLeft                              it closed its group while others still needed it
-│   ├── RemoteFailure                         its program raised
-│   ├── PeerUnreachable                       neither control traffic nor data comes from it
-│   ├── PeerStalled                           it answers, but does not go on
-│   └── LinkLost                              the connection broke while the peer lives
-├── NoProgress             (TimeoutError)     an operation's time limit ran out
-├── CollectiveMismatch     (ValueError)       ranks are in different operations
-│   ├── MessageMismatch                       a send and its recv disagree
-│   └── DigestMismatch                        verify=True: a rank has other data than the others
-├── GroupAborted                              somebody called group.abort(reason)
-├── GroupClosed            (RuntimeError)     used after close(), or in a forked child
-├── StaleGroup             (RuntimeError)     the ranks have formed a later generation of it
-└── InternalError          (RuntimeError)     our bug; please report it
+::
+
+    StandfastError
+    ├── ConfigError            (ValueError)       wrong or contradictory arguments or environment
+    ├── RendezvousError                           the group could not be formed before the deadline
+    │   └── FabricError                           RDMA could not be set up
+    ├── PeerError              (ConnectionError)  a peer is gone or cannot be reached
+    │   ├── PeerDied                              its process ended without a goodbye
+    │   ├── PeerLeft                              it closed its group while others still needed it
+    │   ├── RemoteFailure                         its program raised
+    │   ├── PeerUnreachable                       neither control traffic nor data comes from it
+    │   ├── PeerStalled                           it answers, but does not go on
+    │   └── LinkLost                              the connection broke while the peer lives
+    ├── NoProgress             (TimeoutError)     an operation's time limit ran out
+    ├── CollectiveMismatch     (ValueError)       ranks are in different operations
+    │   ├── MessageMismatch                       a send and its recv disagree
+    │   └── DigestMismatch                        verify=True: a rank has other data than the others
+    ├── GroupAborted                              somebody called group.abort(reason)
+    ├── GroupClosed            (RuntimeError)     used after close(), or in a forked child
+    ├── StaleGroup             (RuntimeError)     the ranks have formed a later generation of it
+    └── InternalError          (RuntimeError)     our bug; please report it
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ FIELDS = (
 class StandfastError(Exception):
     """Above every error of this package.
 
-    Fields (None where they do not apply):
+    A field that does not apply is None.
+
+    Fields:
         rank: the rank that the error is about: the one that died, left, raised, ...
         host: the host of that rank.
         cause: what was seen, e.g. ``"control link closed without goodbye"``.
@@ -154,7 +158,9 @@ class RendezvousError(StandfastError):
 class FabricError(RendezvousError):
     """RDMA could not be set up: on one rank, and so for all.
 
-    Fields (beside rank, host and cause, which tell where and what):
+    Where and what is told by rank, host and cause.
+
+    Fields:
         code: the case, for programs; it never changes, e.g. ``"port_down"``.
         device: the RDMA device, e.g. ``"rdma_en5"``.
         error: the number that the verbs library gave, if it gave one (on macOS, and in its

@@ -176,12 +176,12 @@ class Group(Membership, AsyncForms, _core.Anchor):
 
     @property
     def id(self) -> str:
-        """12 hex digits: the same on all ranks and in all generations, and in no other group."""
+        """12 hex digits, the same on all ranks and in all generations, and in no other group."""
         return "" if self._lineage is None else self._lineage.group
 
     @property
     def old_ranks(self) -> tuple[int | None, ...]:
-        """By rank: the number that each had in the generation before; None for newcomers.
+        """The number that each had in the generation before, by rank; None for newcomers.
 
         All None where ``init()`` formed the group, but not for one that a newcomer joined.
         """
@@ -194,7 +194,7 @@ class Group(Membership, AsyncForms, _core.Anchor):
 
     @property
     def states(self) -> tuple[bytes, ...]:
-        """By rank: what each said of its state when this generation was formed."""
+        """What each said of its state when this generation was formed, by rank."""
         return self._formation.states
 
     def addresses(self) -> list[str]:

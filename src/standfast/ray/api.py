@@ -57,7 +57,7 @@ def run(
         strategy: "PACK", "SPREAD", "STRICT_PACK" or "STRICT_SPREAD", as Ray defines them.
         resources: of each rank, in Ray's words, e.g. {"CPU": 1, "GPU": 1}; {"CPU": 1} by default.
         address: of the cluster; by default that of this driver, RAY_ADDRESS, or this machine's.
-        env: variables for the ranks besides the launcher's STANDFAST_ ones.
+        env: variables for the ranks besides those that the launcher sets.
         events: a file to which the launcher appends a line of JSON per event.
         log_dir: a directory for each rank's output.
         options: as those of `standfast run`: restarts, spares, min_ranks, wait_refill_s, timeout_s,

@@ -18,7 +18,7 @@ class Cable:
 
     @property
     def ports(self) -> tuple[str, ...]:
-        """The ends as the emulator names ports: "host:device"."""
+        """The ends, as the emulator names ports, such as "host:device"."""
         return tuple(end.rsplit(":", 1)[0] for end in self.ends)
 
 
