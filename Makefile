@@ -30,7 +30,7 @@ export OPENBLAS_NUM_THREADS := 1
 CORE_TESTS := core-plain core-tsan core-asan
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test dev dev-build wheel lint format layering core-test $(CORE_TESTS) \
+.PHONY: help demo test dev dev-build dev-mlx dev-mlx-build test-integrations test-mlx wheel lint format layering core-test $(CORE_TESTS) \
         $(CORE_TESTS:%=build-%) pytest test-foreign death-repeat chaos bench clean FORCE
 
 help:
@@ -100,6 +100,20 @@ $(VENV)/mlx: $(VENV)/ready
 	  echo 'MLX has no wheel for this system: its tests will be skipped'"
 	@touch $@
 
+# MLX's own groups (mlx/): a wheel of its own, built against the MLX of .venv. Built anew when its
+# sources change, or the header by which it finds the core; or MLX, by `make clean`.
+build/mlx.inputs: FORCE
+	@mkdir -p build
+	@find mlx src/standfast/include -type f ! -name '*.pyc' ! -name '*.so' ! -name _built.py \
+	  -exec cksum {} + | LC_ALL=C sort > $(NEW)
+	@$(UPDATE)
+
+$(VENV)/standfast-mlx: build/mlx.inputs $(VENV)/mlx $(VENV)/group-build | $(VENV)/installed
+	@! $(BIN)/python -c 'import mlx.core' 2>/dev/null || \
+	  $(STEP) 'build and install standfast-mlx' env PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) install \
+	  ./mlx --no-deps --no-build-isolation --force-reinstall --config-settings build-dir=build/mlx-wheel
+	@touch $@
+
 # --- the native module and the wheel
 
 dev: $(VENV)/group-build $(VENV)/group-test $(VENV)/group-dev $(VENV)/dependencies
@@ -118,6 +132,19 @@ dev-build: build/dev/build.ninja
 	  to=../../src/standfast; name=$$(basename $$file); cmp -s $$file $$to/$$name || \
 	  { cp $$file $$to/.$$name && mv $$to/.$$name $$to/$$name; } done
 
+# The same for standfast-mlx: then PYTHONPATH=src:mlx/src.
+dev-mlx: dev $(VENV)/mlx
+	@$(LOCK) $(MAKE) --no-print-directory dev-mlx-build
+
+dev-mlx-build:
+	@PYTHONPATH=src $(CMAKE) -S mlx -B build/mlx -G Ninja --log-level=WARNING \
+	  -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DSTANDFAST_WERROR=$(WERROR) \
+	  -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python \
+	  -Dnanobind_ROOT=$$($(BIN)/python -m nanobind --cmake_dir) >/dev/null
+	@$(CMAKE) --build build/mlx -- --quiet
+	@cd build/mlx && for file in _group*.so _built.py; do to=../../mlx/src/standfast_mlx; \
+	  cmp -s $$file $$to/$$file || { cp $$file $$to/.$$file && mv $$to/.$$file $$to/$$file; }; done
+
 wheel: build/wheel.done
 
 build/wheel.done: build/wheel.inputs $(VENV)/group-build
@@ -133,8 +160,9 @@ $(VENV)/installed: build/wheel.done $(VENV)/dependencies
 
 # --- checks
 
-PYTHON_FILES = $(wildcard src tests examples bench)
-CXX_FILES = $(shell find core bind emulator tests/core -name '*.h' -o -name '*.cpp' -o -name '*.inc')
+PYTHON_FILES = $(wildcard src tests examples bench mlx)
+CXX_FILES = $(shell find core bind emulator mlx tests/core src/standfast/include \
+  -name '*.h' -o -name '*.cpp' -o -name '*.inc')
 
 lint: $(VENV)/group-dev $(VENV)/group-test $(VENV)/dependencies
 	@$(STEP) 'ruff check' $(BIN)/ruff check --quiet $(PYTHON_FILES)
@@ -181,6 +209,14 @@ pytest: $(VENV)/group-test $(VENV)/mlx $(VENV)/installed
 	@echo '== pytest'
 	@env -u PYTHONPATH EXPECT_INSTALLED=1 $(BIN)/pytest -p no:cacheprovider \
 	  -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+# What standfast is part of, each with the library it is for.
+test-integrations: test-mlx
+
+# MLX's own groups, built here.
+test-mlx: $(VENV)/group-test $(VENV)/standfast-mlx $(VENV)/installed
+	@env -u PYTHONPATH EXPECT_INSTALLED=1 $(BIN)/pytest -p no:cacheprovider \
+	  -n $(PYTEST_WORKERS) tests/mlx $(PYTEST_ARGS)
 
 # Jobs of other libraries, with and without the watch; and our ranks under others' launchers. Those
 # have a Python of their own: torch alone is ten times as large as all the rest. PyPI's torch for
@@ -237,4 +273,5 @@ bench: $(VENV)/group-test $(VENV)/installed
 clean:
 	rm -rf build dist $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	rm -f src/standfast/_core*.so src/standfast/_librdma.so src/standfast/_sentinel
+	rm -f mlx/src/standfast_mlx/_group*.so mlx/src/standfast_mlx/_built.py
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

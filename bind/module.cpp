@@ -22,6 +22,7 @@
 #include "bind/machine.h"
 #include "bind/memory.h"
 #include "bind/names.h"
+#include "bind/native.h"
 #include "bind/ndarray.h"
 #include "bind/shortcut.h"
 #include "bind/verbs.h"
@@ -262,6 +263,7 @@ void define_group(nb::module_& m) {
       .def("drain_completions", [](const GroupHandle& self) { self.get().drain_completions(); })
       .def("sentinel_trouble",
            [](const GroupHandle& self) { return self.get().sentinel_trouble(); })
+      .def("native", &native_of, "rank"_a, "size"_a)
       .def("hints", [](const GroupHandle& self) { return self.get().hints(); })
       .def(
           "await_news",

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import standfast
+from standfast import hooks
 from tests.ranks import run_ranks
 
 ENDED = "an atexit function of the program has run"
@@ -132,6 +133,21 @@ def test_errors_of_init_set_the_exit_status(function: Any, status: int, text: st
     (ended,) = run_ranks(1, function, form=False, check=False)
     assert ended.status == status, str(ended)
     assert text in ended.stderr
+
+
+def foreign(text: str) -> None:
+    standfast.init(rank=0, size=1).close()
+    hooks.expect(standfast.PeerDied("rank 1 died", hint="look at it"))
+    raise RuntimeError(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "status"), [("[stream] rank 1 died\nhint: look at it", 75), ("rank 2 died", 1)]
+)
+def test_foreign_code_that_raises_our_text(text: str, status: int) -> None:
+    """An exception of another library with the text of our error ends with its status."""
+    (ended,) = run_ranks(1, foreign, text, form=False, check=False)
+    assert ended.status == status, str(ended)
 
 
 def many_open() -> tuple[int, int]:

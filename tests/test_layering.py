@@ -88,6 +88,8 @@ BANS = (
         ("core/wait/*", "core/control/loop*", "core/control/poller*", "core/control/beacon*"),
     ),
 )
+# What native code of other distributions gets of us.
+OUR_FACE = "standfast/native.h"
 PYTHON_OR_NANOBIND = re.compile(r"(^|/)(Python\.h|structmember\.h|nanobind|pybind11)")
 
 PACKAGE = "src/standfast"
@@ -103,6 +105,7 @@ THIRD_PARTY = frozenset({"msgspec", "click"})
 PLUGINS = {
     "testing/pytest_plugin.py": frozenset({"pytest"}),
     **{f"bench/{name}.py": frozenset({"numpy"}) for name in ("adapters", "data", "rank")},
+    **{f"mlx/{name}.py": frozenset({"mlx"}) for name in ("extension", "functions", "group")},
 }
 # These stand below everything else of ours.
 PYTHON_ARROWS = {"exits.py": frozenset[str](), "errors.py": frozenset({"standfast.exits"})}
@@ -154,6 +157,8 @@ def check_includes(path: str, text: str) -> Iterator[str]:
             if layer != "bind":
                 yield f"{here}: only bind knows Python"
         elif bracket == "<":
+            if header == OUR_FACE and layer == "bind":
+                continue
             if "." in header and not is_listed(header, SYSTEM_HEADERS):
                 yield f"{here}: not of the system or the C++ library"
         else:
@@ -324,6 +329,7 @@ FORBIDDEN: list[tuple[Checker, str, str]] = [
     (check_includes, "core/group.cpp", "#include <Python.h>"),
     (check_includes, "core/group.cpp", "#include <nanobind/nanobind.h>"),
     (check_includes, "core/group.cpp", "#include <infiniband/verbs.h>"),
+    (check_includes, "core/group.cpp", "#include <standfast/native.h>"),
     (check_includes, "core/group.cpp", '#include "helper.h"'),
     (check_includes, "core/helper.h", ""),
     (check_includes, "core/misc/helper.h", ""),

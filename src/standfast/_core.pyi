@@ -257,6 +257,8 @@ class Group:
         """The group's first cause, or None."""
     def sentinel_trouble(self) -> str:
         """Why nobody stands in for the neighbours of a rank that has none, or ""."""
+    def native(self, rank: int, size: int) -> object:
+        """A capsule by which native code of others runs operations: include/standfast/native.h."""
     def hints(self) -> list[Hint]:
         """What is suspect at the moment; all ranks have the same."""
     def await_news(self, seen: int, timeout_s: float) -> int:

@@ -609,6 +609,29 @@ class Group(Membership, AsyncForms, _core.Anchor):
         if failure is not None:
             raise self._told(self.fault(failure))
 
+    # --- for native code of others (standfast.mlx) --------------------------------------------
+
+    def native(self) -> object:
+        """Return a capsule by which native code runs operations: include/standfast/native.h.
+
+        Raises:
+            StandfastError: the group is closed or over.
+        """
+        if self._over is not None:
+            raise copy.copy(self._over)
+        return self._core.native(self.rank, self.size)
+
+    def ended_by(self, failure: _core.Failure, name: str, what: str) -> StandfastError:
+        """Return what to raise for an operation that such code has run: the first cause.
+
+        Args:
+            failure: what the operation returned.
+            name: the operation.
+            what: its array, e.g. ``"float32[1024]"``.
+        """
+        error = self._over
+        return self._told(copy.copy(error) if error else self.first_cause(failure, name, what))
+
     # --- running ------------------------------------------------------------------------------
 
     def _run(self, plan: Plan) -> Any:

@@ -44,6 +44,7 @@ _installed = False
 _previous = sys.excepthook
 _enabled = True
 _explained: tuple[BaseException, StandfastError] | None = None
+_expected: StandfastError | None = None  # the latest counts: no lock
 _fault_noted = False  # set once, never cleared: no lock
 
 
@@ -89,6 +90,12 @@ def explain(error: BaseException, cause: StandfastError) -> None:
     error.add_note(f"standfast: this is a consequence: {cause}")
     with _lock:
         _explained = (error, cause)
+
+
+def expect(cause: StandfastError) -> None:
+    """Note that foreign code will raise an exception of its own with this error's text."""
+    global _expected  # noqa: PLW0603 - a process ends once
+    _expected = cause
 
 
 def note_fault() -> None:
@@ -140,6 +147,9 @@ def _status_of(error: BaseException) -> int | None:
     """Return the exit status of our own errors and of what they have caused; else None."""
     if isinstance(error, StandfastError):
         return error.exit_code
+    for link in _chain(error):
+        if _expected is not None and str(_expected).splitlines()[0] in str(link):
+            return _expected.exit_code
     with _lock:
         explained = _explained
     if explained is not None and explained[0] in _chain(error):

@@ -25,7 +25,7 @@ PYTHON = os.environ.get("FOREIGN_PYTHON", sys.executable)
 START_S = 90.0
 SILENCE_S = 2.0
 LIMITS = {"silence_s": SILENCE_S, "exit_grace_s": 1.0}
-MODULES = {"mlx": "mlx", "gloo": "torch", "mpi": "mpi4py"}
+MODULES = {"mlx": "mlx.core", "gloo": "torch", "mpi": "mpi4py"}
 
 
 def missing(library: str) -> str | None:
