@@ -30,8 +30,9 @@ export OPENBLAS_NUM_THREADS := 1
 CORE_TESTS := core-plain core-tsan core-asan
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test dev dev-build dev-mlx dev-mlx-build test-integrations test-mlx wheel lint format layering core-test $(CORE_TESTS) \
-        $(CORE_TESTS:%=build-%) pytest test-foreign death-repeat chaos bench clean FORCE
+.PHONY: help demo test dev dev-build dev-mlx dev-mlx-build wheel lint format layering core-test \
+        $(CORE_TESTS) $(CORE_TESTS:%=build-%) pytest test-foreign test-integrations test-mlx \
+        test-torch-suite death-repeat chaos bench clean FORCE
 
 help:
 	@echo 'make demo    train on 4 ranks, kill one, go on from the checkpoint'
@@ -40,6 +41,7 @@ help:
 	@echo 'make dev     build the native module into src/, for PYTHONPATH=src'
 	@echo 'make lint | format | layering | core-test | pytest | wheel | bench | clean'
 	@echo 'make core-plain | core-tsan | core-asan'
+	@echo 'make test-integrations | test-foreign | test-torch-suite    with torch and others installed'
 
 demo: $(VENV)/group-demo $(VENV)/installed
 	$(BIN)/python examples/demo.py
@@ -210,13 +212,10 @@ pytest: $(VENV)/group-test $(VENV)/mlx $(VENV)/installed
 	@env -u PYTHONPATH EXPECT_INSTALLED=1 $(BIN)/pytest -p no:cacheprovider \
 	  -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
-# What standfast is part of, each with the library it is for.
-test-integrations: test-mlx
-
 # MLX's own groups, built here.
 test-mlx: $(VENV)/group-test $(VENV)/standfast-mlx $(VENV)/installed
 	@env -u PYTHONPATH EXPECT_INSTALLED=1 $(BIN)/pytest -p no:cacheprovider \
-	  -n $(PYTEST_WORKERS) tests/mlx $(PYTEST_ARGS)
+	  -n $(PYTEST_WORKERS) --dist loadfile tests/mlx $(PYTEST_ARGS)
 
 # Jobs of other libraries, with and without the watch; and our ranks under others' launchers. Those
 # have a Python of their own: torch alone is ten times as large as all the rest. PyPI's torch for
@@ -224,7 +223,8 @@ test-mlx: $(VENV)/group-test $(VENV)/standfast-mlx $(VENV)/installed
 # FOREIGN_TORCH='torch --index-url https://download.pytorch.org/whl/cpu'. Slurm's tests run where
 # Debian's slurmctld, slurmd and slurm-client are, as root.
 FOREIGN := build/foreign
-FOREIGN_TORCH ?= torch>=2.4
+TORCH ?= torch==2.13.0
+FOREIGN_TORCH ?= $(TORCH)
 FOREIGN_PIP := $(FOREIGN)/bin/python -m pip --disable-pip-version-check -qq
 
 $(FOREIGN)/ready: build/packages.inputs build/python.inputs
@@ -242,9 +242,25 @@ build/mpich/ready: build/packages.inputs build/python.inputs
 	  --disable-pip-version-check -qq install --group mpich
 	@touch $@
 
-test-foreign: $(VENV)/group-test $(VENV)/installed $(FOREIGN)/ready build/mpich/ready
+$(FOREIGN)/installed: $(VENV)/installed $(FOREIGN)/ready
 	@$(STEP) 'install the wheel: foreign' $(FOREIGN_PIP) install --force-reinstall \
 	  dist/standfast-*.whl
+	@touch $@
+
+# What runs inside of other libraries: the same Python has those. CI runs it after `make test`.
+INTEGRATIONS := tests/torch tests/mlx
+test-integrations: $(VENV)/group-test $(VENV)/standfast-mlx $(VENV)/installed $(FOREIGN)/installed
+	@echo '== pytest: integrations'
+	@env -u PYTHONPATH EXPECT_INSTALLED=1 FOREIGN_PYTHON=$(CURDIR)/$(FOREIGN)/bin/python \
+	  $(BIN)/pytest -p no:cacheprovider -n $(PYTEST_WORKERS) --dist loadfile $(INTEGRATIONS) $(PYTEST_ARGS)
+
+# PyTorch's own tests of a backend, those for CPUs, as they come with torch: 20 minutes. SUITE names
+# cases, such as SUITE='test_all_reduce_sum test_barrier'; without it, all that Gloo passes.
+SUITE ?=
+test-torch-suite: $(FOREIGN)/installed
+	env -u PYTHONPATH $(FOREIGN)/bin/python -m tests.torch.suite standfast $(SUITE)
+
+test-foreign: $(VENV)/group-test $(FOREIGN)/installed build/mpich/ready
 	@env -u PYTHONPATH EXPECT_INSTALLED=1 FOREIGN_PYTHON=$(CURDIR)/$(FOREIGN)/bin/python \
 	  MPICH_MPIRUN=$(CURDIR)/build/mpich/bin/mpirun \
 	  $(BIN)/pytest -p no:cacheprovider tests/foreign tests/started $(PYTEST_ARGS)

@@ -106,6 +106,11 @@ PLUGINS = {
     "testing/pytest_plugin.py": frozenset({"pytest"}),
     **{f"bench/{name}.py": frozenset({"numpy"}) for name in ("adapters", "data", "rank")},
     **{f"mlx/{name}.py": frozenset({"mlx"}) for name in ("extension", "functions", "group")},
+    # Whoever imports standfast.torch has torch.
+    **{
+        f"torch/{path.name}": frozenset({"torch"})
+        for path in (ROOT / PACKAGE / "torch").glob("*.py")
+    },
 }
 # These stand below everything else of ours.
 PYTHON_ARROWS = {"exits.py": frozenset[str](), "errors.py": frozenset({"standfast.exits"})}
