@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -36,6 +37,8 @@ myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence", "deflist"]
 suppress_warnings = ["myst.strikethrough"]
 
+# MLX has no wheels for some systems.
+autodoc_mock_imports = [] if importlib.util.find_spec("mlx") else ["mlx"]
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_class_signature = "mixed"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import importlib.util
 import re
+from types import ModuleType
 
 import standfast
 import standfast.jaccl
@@ -60,10 +63,20 @@ def test_every_code_of_a_fabric_error_is_on_the_page() -> None:
     assert sorted(code for code in found if f"`{code}`" not in text) == []
 
 
+def packages() -> list[ModuleType]:
+    """Return those that can be imported: standfast.mlx needs MLX, standfast.torch torch."""
+    found = [standfast, standfast.jaccl, standfast.ray]
+    for library, name in (("mlx.core", "standfast.mlx"), ("torch", "standfast.torch")):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(library)
+            found.append(importlib.import_module(name))
+    return found
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     """What a package exports is named in a page of the reference."""
     text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs/reference").glob("*"))
-    for package in (standfast, standfast.jaccl, standfast.ray):
+    for package in packages():
         for name in package.__all__:
             value = getattr(package, name)
             if isinstance(value, type) and issubclass(value, errors.StandfastError):
