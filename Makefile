@@ -268,7 +268,7 @@ test-foreign: $(VENV)/group-test $(FOREIGN)/installed build/mpich/ready
 # The pages of docs/ as HTML, in build/docs/html; a warning is an error. `make pytest` runs their code.
 .PHONY: docs
 PYTHON_FILES += docs/conf.py docs/_ext docs/picture
-docs: $(VENV)/group-docs $(VENV)/mlx $(VENV)/installed
+docs: $(VENV)/group-docs $(VENV)/group-test $(VENV)/mlx $(VENV)/installed
 	@$(STEP) 'docs' $(BIN)/python -m sphinx -W --keep-going -n -q -b html docs build/docs/html
 
 # The tests that kill ranks, REPEAT times; prints how long survivors took to know.

@@ -122,7 +122,7 @@ def test_idle(nursery: Nursery, fabric: str) -> None:
         """
     if sys.platform != "linux":
         code = code.replace("here.rank == 1", "False")
-    init = {"fabric": fabric, **SHORTEST}
+    init = {"fabric": fabric, **SHORTEST, "hint_s": 0.9}
     with Case(nursery, 4, "program", {"code": code}, init=init, quick_end=True) as case:
         case.wait_all("ready")
         with all_cores_busy(1):

@@ -18,6 +18,7 @@ OURS = Comer("1.0", count=3, slots=2, watch=False, job_id="job", attempt=2, host
 LWS = {"LWS_WORKER_INDEX": "1", "LWS_GROUP_SIZE": "3", "LWS_LEADER_ADDRESS": "leader"}
 OPTIONS = {
     "ranks": 2,
+    "spares": 0,
     "hosts": (),
     "hostfile": None,
     "nnodes": None,
