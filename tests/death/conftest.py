@@ -9,23 +9,19 @@ import pytest
 
 from tests.death.processes import Nursery
 
-OPEN_AFTER: dict[str, int] = {}
-"""Descriptors of this process after the latest test here; later ones have their own to keep."""
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Count the descriptors, when the test's own fixtures have ended."""
-    OPEN_AFTER["latest"] = len(os.listdir("/dev/fd"))
-
 
 @pytest.fixture(scope="session")
 def nursery() -> Iterator[Nursery]:
-    """The process that forks ranks; the tests leave no descriptor in ours."""
-    before = len(os.listdir("/dev/fd"))
+    """The process that forks ranks."""
     nursery = Nursery()
-    opened = len(os.listdir("/dev/fd"))
     yield nursery
-    left = OPEN_AFTER.get("latest", opened) - opened
     nursery.close()
-    assert left <= 0, f"the tests have left {left} descriptors open ({before} before the first)"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_open(nursery: Nursery) -> Iterator[None]:
+    """A test leaves no descriptor in our own process: the next ones may run out of them."""
+    before = len(os.listdir("/dev/fd"))
+    yield
+    left = len(os.listdir("/dev/fd")) - before
+    assert left <= 0, f"the test has left {left} descriptors open ({before} before it)"
