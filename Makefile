@@ -36,7 +36,7 @@ CORE_TESTS := core-plain core-tsan core-asan
 
 help:
 	@echo 'make demo    train on 4 ranks, kill one, go on from the checkpoint'
-	@echo 'make test    what CI checks: lint, layering, core-test, pytest with the installed wheel'
+	@echo 'make test    lint, layering, core-test, pytest with the installed wheel'
 	@echo 'make docs    the documentation as HTML, in build/docs/html'
 	@echo 'make dev     build the native module into src/, for PYTHONPATH=src'
 	@echo 'make lint | format | layering | core-test | pytest | wheel | bench | clean'
@@ -163,7 +163,7 @@ $(VENV)/installed: build/wheel.done $(VENV)/dependencies
 # --- checks
 
 PYTHON_FILES = $(wildcard src tests examples bench mlx)
-CXX_FILES = $(shell find core bind emulator mlx tests/core src/standfast/include \
+CXX_FILES = $(shell find core bind emulator mlx/native tests/core src/standfast/include \
   -name '*.h' -o -name '*.cpp' -o -name '*.inc')
 
 lint: $(VENV)/group-dev $(VENV)/group-test $(VENV)/dependencies
