@@ -122,17 +122,23 @@ def test_idle(nursery: Nursery, fabric: str) -> None:
         """
     if sys.platform != "linux":
         code = code.replace("here.rank == 1", "False")
-    init = {"fabric": fabric, **SHORTEST, "hint_s": 0.9}
-    with Case(nursery, 4, "program", {"code": code}, init=init, quick_end=True) as case:
-        case.wait_all("ready")
-        with all_cores_busy(1):
-            case.pause(10.0 if fabric == "shm" else 4.0)
-        for rank in range(4):
-            case.tell(rank)
-        for rank in range(4):
-            check_calm(case, rank)
-            assert case.text(rank) == "", case.story()
-        case.finish()
+    init = {"fabric": fabric, **SHORTEST}
+    # The machine may stand still for as long as the shortest hint: then a hint is no mistake.
+    for _ in range(3):
+        with Case(nursery, 4, "program", {"code": code}, init=init, quick_end=True) as case:
+            case.wait_all("ready")
+            with all_cores_busy(1):
+                case.pause(10.0 if fabric == "shm" else 4.0)
+            for rank in range(4):
+                case.tell(rank)
+            for rank in range(4):
+                check_calm(case, rank)
+            words = [case.text(rank) for rank in range(4)]
+            story = case.story()
+            case.finish()
+        if not any(words):
+            return
+    pytest.fail(f"words in each of three tries; the last:\n{story}")
 
 
 def test_goes_on_slowly(nursery: Nursery) -> None:
