@@ -111,13 +111,17 @@ def test_beats_only_grow(ledger: Ledger) -> None:
         ([("ready", 0, 1), ("ready", 1, 1), ("reform", 0, 1)], True),
         ([("ready", 1, 1), ("reform", 0, 1)], True),
         ([("ready", 0, 1), ("ready", 1, 1)], False),
-        ([("ready", 0, 1), ("reform", 0, 1)], False),
+        ([("ready", 0, 1), ("reform", 0, 1)], True),
+        ([("ready", 0, 1), ("reform", 0, 1), ("ready", 0, 2)], False),
         ([("reform", 0, 1), ("reform", 1, 1), ("ready", 0, 2), ("ready", 1, 2)], False),
         ([("ready", 1, 2), ("reform", 0, 1), ("reform", 0, 2)], True),
     ],
 )
 def test_who_went_on(ledger: Ledger, notices: list[tuple[str, int, int]], expected: bool) -> None:
-    """Rank 0 goes on without rank 1 if it has left the last group that rank 1 was in."""
+    """Rank 0 goes on without rank 1 if it has left the last group that rank 1 was in.
+
+    Where rank 1's own word was lost with its agent, rank 0's is enough: a group has all or none.
+    """
     for kind, rank, generation in notices:
         ledger.noticed(notice(kind, rank, generation))
     assert ledger.went_on([0], [1]) is expected

@@ -162,10 +162,13 @@ class Ledger:
         """Whether all of these have left the last group of the lost ones, to form it again.
 
         Numbers decide, since the notices may come before or after the end that they are about.
-        Newcomers that were in no group yet count neither here nor there.
+        Newcomers that were in no group yet count neither here nor there. What a lost rank has said
+        may be lost with its agent: who has joined a group proves that all have, so its last one is
+        taken for the newest that those who stay were in.
         """
         staying = [rank for rank in running if not self.is_joining(rank)]
-        last = [self.joined.get(rank, 0 if self._came_new(rank) else None) for rank in lost]
+        proven = max((self.joined[rank] for rank in staying if rank in self.joined), default=None)
+        last = [self.joined.get(rank, 0 if self._came_new(rank) else proven) for rank in lost]
         if not staying or any(generation is None for generation in last):
             return False
         newest = max((generation for generation in last if generation is not None), default=0)
