@@ -44,7 +44,7 @@ help:
 	@echo 'make test-integrations | test-foreign | test-torch-suite    with torch and others installed'
 
 demo: $(VENV)/group-demo $(VENV)/installed
-	$(BIN)/python examples/demo.py
+	@env -u PYTHONPATH $(BIN)/python examples/demo.py
 
 # pytest comes last: its closing line is the result.
 test: lint layering core-test pytest
