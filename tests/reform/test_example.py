@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,55 +11,16 @@ from typing import Any
 import pytest
 
 from tests.ranks import ROOT, listener, rank_environment
+from tests.reform.printing import LIMIT_S, Printing
 
 PROGRAM = ROOT / "examples/survive.py"
-LIMIT_S = 100.0
 
 
-class Process:
-    """A rank, and what it has printed."""
+class Process(Printing):
+    """A rank."""
 
     def __init__(self, env: dict[str, str], *options: str, fds: tuple[int, ...] = ()) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(PROGRAM), *options],
-            env=env,
-            pass_fds=fds,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.lines: list[str] = []
-        self._news = threading.Condition()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._news:
-                self.lines.append(line.rstrip())
-                self._news.notify_all()
-        with self._news:
-            self._news.notify_all()
-
-    def wait_for(self, pattern: str) -> str:
-        """Return the first line that matches."""
-
-        def found() -> str | None:
-            return next((line for line in self.lines if re.search(pattern, line)), None)
-
-        with self._news:
-            self._news.wait_for(lambda: found() or not self._reader.is_alive(), LIMIT_S)
-            line = found()
-        assert line is not None, f"no {pattern!r} in:\n" + "\n".join(self.lines)
-        return line
-
-    def end(self) -> int:
-        status = self.process.wait(LIMIT_S)
-        self._reader.join(LIMIT_S)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return status
+        super().__init__([sys.executable, str(PROGRAM), *options], env, fds)
 
 
 @pytest.fixture
@@ -90,7 +49,7 @@ def test_training_survives(start: Callable[..., Process]) -> None:
             start(env[rank], *options, fds=(sock.fileno(),) if rank == 0 else ())
             for rank in range(3)
         ]
-        join = ranks[0].wait_for("STANDFAST_JOIN=").partition("=")[2]
+        join = ranks[0].wait_for("STANDFAST_JOIN=").string.partition("=")[2]
     ranks[0].wait_for("epoch 3 is done")
     ranks[0].process.kill()
     killed = time.monotonic()
@@ -101,7 +60,7 @@ def test_training_survives(start: Callable[..., Process]) -> None:
     newcomer.wait_for("rank 2 of 3, new, generation 2")
     ranks[1].wait_for("rank 0 of 3, rank 1 before, generation 2")
     ranks[2].wait_for("rank 1 of 3, rank 2 before, generation 2")
-    final = ranks[1].wait_for("final test accuracy")
+    final = ranks[1].wait_for("final test accuracy").string
     assert time.monotonic() - killed < LIMIT_S
     assert [one.end() for one in (ranks[1], ranks[2], newcomer)] == [0, 0, 0]
     found = re.search(r"accuracy ([\d.]+) with 3 ranks", final)

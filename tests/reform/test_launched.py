@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,54 +11,15 @@ import pytest
 
 from tests.launch.support import launcher_environment
 from tests.ranks import ROOT
+from tests.reform.printing import Printing
 
-LIMIT_S = 100.0
 
-
-class Launched:
-    """A `standfast run`, and the lines that it has printed."""
+class Launched(Printing):
+    """A `standfast run`."""
 
     def __init__(self, options: list[str], program: list[str]) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "standfast", "run", *options, "--", sys.executable, *program],
-            env=launcher_environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        self.lines: list[str] = []
-        self._news = threading.Condition()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._news:
-                self.lines.append(line.rstrip())
-                self._news.notify_all()
-        with self._news:
-            self._news.notify_all()
-
-    def wait_for(self, pattern: str) -> re.Match[str]:
-        """Return the first match in what is printed."""
-
-        def found() -> re.Match[str] | None:
-            return next(filter(None, (re.search(pattern, line) for line in self.lines)), None)
-
-        with self._news:
-            self._news.wait_for(lambda: found() or not self._reader.is_alive(), LIMIT_S)
-            match = found()
-        assert match is not None, f"no {pattern!r} in:\n" + "\n".join(self.lines)
-        return match
-
-    def end(self) -> int:
-        """Wait for its end; return its status."""
-        status = self.process.wait(LIMIT_S)
-        self._reader.join(LIMIT_S)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return status
+        run = [sys.executable, "-m", "standfast", "run", *options]
+        super().__init__([*run, "--", sys.executable, *program], launcher_environment())
 
 
 @pytest.fixture
