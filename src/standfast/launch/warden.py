@@ -147,7 +147,7 @@ class Warden:
     def _failed(self, status: int) -> int:
         words = f"exit status {status}" if status > 0 else exits.signal_name(-status)
         self._watch.report_failure(ProgramFailed(f"{self._name} ended with {words}"))
-        cause = self._watch.explanation()
+        cause = self._watch.last_failure()
         if cause is not None and cause.rank != self._watch.rank:
             say(f"standfast: {cause.message}", f"standfast: {self._name} had ended with {words}")
             status = cause.exit_code
