@@ -9,6 +9,7 @@ PYTEST_ARGS ?=
 CORE_ARGS ?=
 # How many processes they run in, side by side: most tests wait, for a limit to pass or for a peer.
 PYTEST_WORKERS ?= 3
+PYTEST = .ci/pytest $(PYTEST_WORKERS) $(BIN)/pytest
 CORE_SHARDS ?= 3
 BENCH_ARGS ?=
 
@@ -209,13 +210,11 @@ pytest: $(VENV)/group-test $(VENV)/mlx $(VENV)/installed
 	@.ci/network
 	@.ci/verbs
 	@echo '== pytest'
-	@env -u PYTHONPATH EXPECT_INSTALLED=1 $(BIN)/pytest -p no:cacheprovider \
-	  -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	@env -u PYTHONPATH EXPECT_INSTALLED=1 $(PYTEST) $(PYTEST_ARGS)
 
 # MLX's own groups, built here.
 test-mlx: $(VENV)/group-test $(VENV)/standfast-mlx $(VENV)/installed
-	@env -u PYTHONPATH EXPECT_INSTALLED=1 $(BIN)/pytest -p no:cacheprovider \
-	  -n $(PYTEST_WORKERS) --dist loadfile tests/mlx $(PYTEST_ARGS)
+	@env -u PYTHONPATH EXPECT_INSTALLED=1 $(PYTEST) tests/mlx $(PYTEST_ARGS)
 
 # Jobs of other libraries, with and without the watch; and our ranks under others' launchers. Those
 # have a Python of their own: torch alone is ten times as large as all the rest. PyPI's torch for
@@ -252,7 +251,7 @@ INTEGRATIONS := tests/torch tests/mlx
 test-integrations: $(VENV)/group-test $(VENV)/standfast-mlx $(VENV)/installed $(FOREIGN)/installed
 	@echo '== pytest: integrations'
 	@env -u PYTHONPATH EXPECT_INSTALLED=1 FOREIGN_PYTHON=$(CURDIR)/$(FOREIGN)/bin/python \
-	  $(BIN)/pytest -p no:cacheprovider -n $(PYTEST_WORKERS) --dist loadfile $(INTEGRATIONS) $(PYTEST_ARGS)
+	  $(PYTEST) $(INTEGRATIONS) $(PYTEST_ARGS)
 
 # PyTorch's own tests of a backend, those for CPUs, as they come with torch: 20 minutes. SUITE names
 # cases, such as SUITE='test_all_reduce_sum test_barrier'; without it, all that Gloo passes.
