@@ -173,6 +173,7 @@ void define_pending(nb::module_& m) {
           "timeout_s"_a)
       .def("failure",
            [](const Group::Pending& self) { return failure_or_none(self.result().failure); })
+      .def_prop_ro("source", [](const Group::Pending& self) { return self.result().from; })
       .def("blob", [](const Group::Pending& self) { return blob_view(self.result().blob); });
 }
 

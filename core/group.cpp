@@ -266,8 +266,9 @@ Tag Group::tag_of(const Request& request) {
 }
 
 // Gives the operation its number: collectives are counted per group, messages per pair and
-// direction.
+// direction. A receive from any has none before it knows from whom.
 Tag Group::numbered(Tag tag, const Request& request) {
+  if (request.peer == kAnyPeer) return tag;
   const auto peer = static_cast<std::size_t>(request.peer);
   switch (halves_of(request.kind)) {
     case Halves::kSending: tag.seq = ++sent_[peer]; break;
@@ -336,6 +337,7 @@ Result Group::run_ticketed(const Request& request, const Turnstile::Ticket& tick
       limits.collective = tag.seq;
       limits.last_collective = &watch_->last_collective();
     }
+    if (request.peer == kAnyPeer) limits.patience = config_.limits.progress;
     if (jaccl_) bound_jaccl(limits, request, is_collective);
     side.waiter.begin(limits);
     side.comm.begin(tag);
@@ -448,7 +450,9 @@ Outcome Group::execute(const Request& request, Side& side, Result& result) {
         return scatter(comm, request.peer, {request.src, request.dst, bytes, request.meta},
                        result.blob);
       case RequestKind::kSend: return send(comm, request.peer, request.src, bytes);
-      case RequestKind::kReceive: return receive(comm, request.peer, request.dst, bytes);
+      case RequestKind::kReceive:
+        if (request.peer == kAnyPeer) return receive_from_any(request, comm, &result.from);
+        return receive(comm, request.peer, request.dst, bytes);
       case RequestKind::kReceiveBytes:
         return receive_bytes(comm, request.peer, kBlobMax, result.blob);
       case RequestKind::kBarrier: return barrier(comm, algorithm());
@@ -459,6 +463,15 @@ Outcome Group::execute(const Request& request, Side& side, Result& result) {
     return Outcome::kLimit;
   }
   return Outcome::kLimit;
+}
+
+Outcome Group::receive_from_any(const Request& request, Comm& comm, int* from) {
+  SF_TRY(find_sender(comm, request.tag, last_of_any_, from));
+  last_of_any_ = *from;
+  Tag tag = comm.tag();
+  tag.seq = ++received_[static_cast<std::size_t>(*from)];
+  comm.begin(tag);
+  return receive(comm, *from, request.dst, request.count * dtype_bytes(request.dtype));
 }
 
 Failure Group::failure_now(const Verdict& verdict) const {
@@ -524,9 +537,11 @@ void Group::report_fault(Outcome outcome, const Side& side, const Request& reque
     }
     case Outcome::kTimeout: {
       const int waiting_for = side.waiter.waiting_for();
+      const Nanos limit = std::min(request.timeout, config_.limits.progress);
       std::string text =
-          "rank " + std::to_string(here) + " waited " + seconds_text(request.timeout) + " in " + op;
+          "rank " + std::to_string(here) + " waited " + seconds_text(limit) + " in " + op;
       if (waiting_for >= 0) text += " for rank " + std::to_string(waiting_for);
+      if (request.peer == kAnyPeer) text += " for any rank";
       return watch_->report(VerdictKind::kNoProgress, waiting_for >= 0 ? waiting_for : here, text,
                             false);
     }

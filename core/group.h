@@ -84,6 +84,9 @@ enum class RequestKind : std::uint8_t {
 // "0.5 s", "600 s".
 std::string seconds_text(Nanos span);
 
+// As the peer of kReceive: whoever sends first.
+inline constexpr int kAnyPeer = -1;
+
 struct Request {
   RequestKind kind = RequestKind::kBarrier;
   const std::byte* src = nullptr;
@@ -112,6 +115,7 @@ struct Failure {
 struct Result {
   std::optional<Failure> failure;
   std::vector<std::byte> blob;
+  int from = kAnyPeer;  // of a kReceive from any: who sent
 };
 
 class Group final : private ForkSensitive {
@@ -178,6 +182,7 @@ class Group final : private ForkSensitive {
   bool is_over(Hold* hold);
   void withdraw();
   Outcome execute(const Request& request, Side& side, Result& result);
+  Outcome receive_from_any(const Request& request, Comm& comm, int* from);
   Outcome verify(const Request& request, Comm& comm) const;
   static Tag tag_of(const Request& request);
   Tag numbered(Tag tag, const Request& request);
@@ -227,6 +232,7 @@ class Group final : private ForkSensitive {
   // Messages to and from each rank. Each vector is written by the holder of that half.
   std::vector<std::uint32_t> sent_;
   std::vector<std::uint32_t> received_;
+  int last_of_any_ = 0;  // who sent what was last received from any; by the holder of that half
 
   // Set by close(), read at the start of each operation. Relaxed: turnstile and abort word order
   // the rest.

@@ -50,6 +50,7 @@ class Comm {
   }
   Waiter& waiter() { return waiter_; }
   Wire& wire(int peer) { return *wires_[static_cast<std::size_t>(peer)]; }
+  bool has_wire(int peer) const { return wires_[static_cast<std::size_t>(peer)] != nullptr; }
   Scratch& scratch() { return scratch_; }
 
   // The tag that all frames of the running operation carry.

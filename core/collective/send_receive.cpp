@@ -27,6 +27,49 @@ Outcome receive(Comm& comm, int from, std::byte* data, std::size_t bytes) {
   return comm.verifies() ? verify_received(comm, from, data, bytes) : Outcome::kOk;
 }
 
+namespace {
+
+struct Senders {
+  int ready = -1;  // has such a message
+  int other = -1;  // has something else, or has ended
+  bool may_come = false;
+};
+
+Senders look_for_sender(Comm& comm, std::int32_t tag, int last) {
+  Senders found;
+  for (int step = 1; step <= comm.size(); ++step) {
+    const int peer = (last + step) % comm.size();
+    if (peer == comm.rank() || !comm.has_wire(peer)) continue;
+    Tag next;
+    std::size_t bytes = 0;
+    const Turn turn = comm.wire(peer).peek(&next, &bytes);
+    if (turn == Turn::kNotYet) {
+      found.may_come = true;
+    } else if (turn == Turn::kDone && next.kind == OpKind::kSend && next.root_or_tag == tag) {
+      found.ready = peer;
+      return found;
+    } else if (found.other < 0 || turn == Turn::kDone) {
+      found.other = peer;
+    }
+    // A connection that breaks is no goodbye: what was to come may be lost.
+    if (turn == Turn::kBroken) {
+      found.ready = peer;
+      return found;
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+Outcome find_sender(Comm& comm, std::int32_t tag, int last, int* from) {
+  return comm.waiter().poll_until([&](Nanos) {
+    const Senders found = look_for_sender(comm, tag, last);
+    *from = found.ready >= 0 ? found.ready : found.may_come ? -1 : found.other;
+    return Polled{.turn = *from >= 0 ? Turn::kDone : Turn::kNotYet};
+  });
+}
+
 Outcome receive_bytes(Comm& comm, int from, std::size_t bytes_max, std::vector<std::byte>& blob) {
   Wire& wire = comm.wire(from);
   Tag tag = comm.tag();

@@ -104,6 +104,11 @@ class Handle(Generic[T]):
                 raise
         return self.result()
 
+    @property
+    def source(self) -> int:
+        """From which rank a receive from any rank took its message, once it is done; else -1."""
+        return self._pending.source
+
     def ended_well(self) -> bool:
         """Tell whether the operation has ended, and well. Takes no lock."""
         return self._pending.done() and self._pending.failure() is None

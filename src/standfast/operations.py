@@ -19,6 +19,7 @@ from standfast.kinds import Kind, Wire
 
 OPS = ("sum", "max", "min", "prod")
 TAG_MAX = 2**31 - 1
+ANY_RANK = -1
 AXES_MAX = 64
 
 Shape = tuple[int, ...]
@@ -368,6 +369,21 @@ def recv_like(me: Member, x: Any, src: int, tag: int, out: Any, timeout_s: float
     src = _other(me, src, "src")
     wire = as_wire(x)
     return _recv(wire.kind, wire.dtype, wire.shape, src, tag, out, timeout_s)
+
+
+def recv_from_any(out: Any, tag: int, timeout_s: float | None) -> Plan:
+    """Receive an array like `out` from whichever rank first sends a message with this tag."""
+    wire = as_wire(out, writable=True)
+    request = Request(
+        kind="recv",
+        dst=wire.address,
+        count=wire.elements,
+        dtype=wire.dtype,
+        peer=ANY_RANK,
+        tag=_tag(tag),
+        timeout_s=seconds(timeout_s),
+    )
+    return Plan("recv", request, _giver(out), (wire,), wire)
 
 
 def _recv(

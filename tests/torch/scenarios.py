@@ -285,6 +285,13 @@ def death_in_recv(rank: int, size: int, folder: Path) -> Any:
     return dying(rank, size, folder, lambda: dist.recv(torch.ones(4), src=VICTIM))
 
 
+def death_in_recv_any(rank: int, size: int, folder: Path) -> Any:
+    join(rank, size, folder)
+    dist.barrier()
+    die_beside(rank, size, folder)
+    return dying(rank, size, folder, lambda: dist.recv(torch.ones(4)))
+
+
 def death_in_backward(rank: int, size: int, folder: Path) -> Any:
     """The victim is killed by a hook in its backward pass."""
     join(rank, size, folder)

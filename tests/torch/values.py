@@ -160,6 +160,21 @@ def messages(rank: int, size: int, later: bool) -> Iterator[str]:
         work.wait()
     same(x, float(left), "batch")
     yield "send, recv, batch_isend_irecv"
+    if rank != 0:
+        for tag in (3, 4):
+            dist.send(torch.full((4,), float(rank)), 0, tag=tag)
+    sources = []
+    for _ in range(size - 1 if rank == 0 else 0):
+        x = torch.zeros(4, 2)[:, 0]
+        work = dist.irecv(x, tag=3)
+        work.wait()
+        source = work._source_rank()
+        same(x, float(source), "recv from any")
+        dist.recv(x, source, tag=4)
+        same(x, float(source), "recv from the same")
+        sources.append(source)
+    assert rank != 0 or sorted(sources) == list(range(1, size)), sources
+    yield "recv from any"
 
 
 def together(rank: int, size: int, later: bool) -> Iterator[str]:
@@ -208,8 +223,6 @@ def mistakes(rank: int, size: int) -> Iterator[str]:
         ),
         (lambda: dist.all_reduce(torch.ones(1).to(torch.float8_e4m3fn)), TypeError, "float8"),
     ]
-    if size > 2:
-        calls.append((lambda: dist.recv(torch.ones(1)), ValueError, "pass src="))
     for call, kind, words in calls:
         try:
             call()

@@ -16,9 +16,10 @@ import torch
 import torch.distributed as dist
 
 from standfast import operations
+from standfast.errors import NoProgress, PeerStalled, StandfastError
 from standfast.operations import Plan
 from standfast.torch import sparse, tensors
-from standfast.torch.errors import torch_errors
+from standfast.torch.errors import as_torch_error, torch_errors
 from standfast.torch.reductions import Reduction, reduction
 from standfast.torch.running import Finish, Runner, Step
 from standfast.torch.tensors import Tensor
@@ -428,9 +429,15 @@ class Collectives(Runner):
             NoProgress: the time ran out. As after any error, the group is over then.
         """
         self._sequence += 1
-        limit_s = self._limit_s if timeout is None else max(timeout.total_seconds(), 0.001)
-        with torch_errors(self._global_ranks):
+        asked_s = self._limit_s if timeout is None else timeout.total_seconds()
+        limit_s = None if asked_s is None else max(asked_s, 0.001)
+        try:
             self._group._run(operations.barrier(self._me, limit_s))
+        except StandfastError as error:
+            raised = as_torch_error(error, self._global_ranks, _as_gloo_says(error, asked_s))
+        else:
+            return
+        raise raised
 
     # --- checks -------------------------------------------------------------------------------
 
@@ -449,6 +456,21 @@ class Collectives(Runner):
                 f" other, and of its dtype; there are {large.dtype} {tuple(large.shape)} and"
                 f" {small.dtype} {tuple(small.shape)}"
             )
+
+
+def _as_gloo_says(error: StandfastError, asked_s: float | None) -> str:
+    """Return how Gloo would put the failure of a monitored barrier: programs look for its words."""
+    if not isinstance(error, NoProgress | PeerStalled) or error.rank is None:
+        return ""
+    words = f"Rank {error.rank} failed to pass monitoredBarrier"
+    if error.here != 0:
+        words = (
+            f"Rank {error.here} successfully reached monitoredBarrier, but received errors while"
+            " waiting for send/recv from rank 0"
+        )
+    elif asked_s is not None and asked_s <= 0:
+        words = f"Rank {error.here} timed out in monitoredBarrier after 0 ms"
+    return f" (as Gloo says it: {words})"
 
 
 def _options(cls: Any, given: Any, more: dict[str, Any]) -> Any:

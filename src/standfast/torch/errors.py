@@ -46,27 +46,37 @@ BY_CLASS: dict[type[errors.StandfastError], type[errors.StandfastError]] = {
 globals().update({made.__name__: made for made in BY_CLASS.values()})
 
 
+# Where limits are set by a torch program.
+MORE_TIME = (
+    "where more time is needed, pass a longer timeout to init_process_group(), new_group() or this"
+    " call: a timeout of torch's is the limit here"
+)
+
+
 def as_torch_error(
-    error: errors.StandfastError, global_ranks: Sequence[int] = ()
+    error: errors.StandfastError, global_ranks: Sequence[int] = (), more: str = ""
 ) -> errors.StandfastError:
     """Return the same error, of the class that is torch's as well.
 
     Args:
         error: any error of this package.
         global_ranks: by rank of the group, the rank in the whole job; empty if they are the same.
+        more: is added to the message.
     """
     if isinstance(error, TorchError):
         return error
     fields: dict[str, Any] = {name: getattr(error, name) for name in FIELDS}
     fields |= {name: getattr(error, name) for name in type(error).extra_fields()}
-    message = error.message
+    message = error.message + more
     if error.rank is not None and 0 <= error.rank < len(global_ranks):
         fields["global_rank"] = global_ranks[error.rank]
         if fields["global_rank"] != error.rank:
             message += f" (rank {error.rank} of this group is rank {fields['global_rank']} of all)"
     elif not global_ranks:
         fields["global_rank"] = error.rank
-    made = BY_CLASS[type(error)](message, hint=error.hint, **fields)
+    ran_out = isinstance(error, errors.NoProgress | errors.PeerStalled)
+    hint = MORE_TIME if ran_out else error.hint
+    made = BY_CLASS[type(error)](message, hint=hint, **fields)
     made.__cause__, made.__context__ = error.__cause__, error.__context__
     return made
 

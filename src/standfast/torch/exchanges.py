@@ -45,17 +45,16 @@ class Exchanges(Runner):
         return self._run([Step(plan, back)], [tensor], source=src)
 
     def recv_anysource(self, tensors_: Any, tag: int = 0) -> Work:
-        """Refuse: a message from any rank is never received here.
+        """Receive the next message with this tag from whichever rank sends one first.
 
-        Raises:
-            ValueError: the group has more than one other rank, so a source must be named.
+        Args:
+            tensors_: the tensor that it goes to, or a list of it.
+            tag: must equal the send's; another's message waits until it is received.
         """
-        if self._me.size != 2:
-            raise ValueError(
-                "recv without src: the backend standfast receives from a rank that is named;"
-                " pass src="
-            )
-        return self.recv(tensors_, 1 - self._me.rank, tag)
+        tensor = tensors.check(_one(tensors_), "recv")
+        into, back = tensors.target(tensor)
+        plan = operations.recv_from_any(tensors.freight(into), tag, self._limit_s)
+        return self._run([Step(plan, back)], [tensor])
 
 
 def _one(given: Any) -> Any:

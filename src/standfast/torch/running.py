@@ -67,7 +67,7 @@ class Runner:
             opts: torch's options of the operation; None for a message, which is never waited for
                 here.
             beside: the steps need each other, so that one after the other would not end.
-            source: from which rank this receives.
+            source: from which rank this receives, if one is named.
         """
         in_background = self._together is not None or getattr(opts, "asyncOp", True)
         handles = []

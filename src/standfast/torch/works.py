@@ -42,7 +42,7 @@ class Work(dist.Work):  # type: ignore[misc] # torch's classes are Any where it 
             finish: brings the results to where the caller wants them, once all is done.
             results: the tensors that hold them then.
             global_ranks: by rank of the group, for messages.
-            source: from which rank something came.
+            source: from which rank something comes, if it is known before.
         """
         super().__init__()
         self._handles = handles
@@ -129,8 +129,8 @@ class Work(dist.Work):  # type: ignore[misc] # torch's classes are Any where it 
         self.wait()
 
     def source_rank(self) -> int:
-        """Return the rank from which something was received."""
-        return self._source
+        """Return the rank from which something was received, once it is."""
+        return self._source if self._source >= 0 else self._handles[-1].source
 
     _source_rank = source_rank
 
