@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -349,6 +352,27 @@ def test_the_host_id_is_stable_and_says_nothing() -> None:
     assert host.host_id() == host.host_id()
     assert len(host.host_id()) == 32
     assert host.host_name() not in host.host_id()
+
+
+def test_the_version_is_that_of_the_first_place_that_has_one(tmp_path: Path) -> None:
+    """Where nothing is installed, or two at once, the next place is asked; none: no version."""
+    empty, two, one, gone = (tmp_path / name for name in ("empty", "two", "one", "gone"))
+    for place, versions in ((empty, []), (two, ["1.0", "2.0"]), (one, ["3.1.0rc1"])):
+        place.mkdir()
+        for version in versions:
+            (place / f"standfast-{version}.dist-info").mkdir()
+        (place / "standfast_mlx-9.dist-info").mkdir()
+    assert hello.version_in([gone, empty, two, one]) == "3.1.0rc1"
+    assert hello.version_in([empty, two]) == ""
+
+
+def test_a_hello_loads_no_package_of_metadata() -> None:
+    """Not to know the version must not cost each rank 20 ms."""
+    code = (
+        "import sys; from standfast.rendezvous import hello; hello.package_version();"
+        "sys.exit('importlib.metadata' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_a_name_has_a_limit() -> None:

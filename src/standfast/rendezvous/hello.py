@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -19,22 +21,20 @@ from standfast.settings import Settings, agreement
 def package_version() -> str:
     """Return the version that is installed, "unknown" in a source tree.
 
-    It stands in the name of the directory beside the package. importlib.metadata would tell as
-    well, but loads the email package for it, which costs each rank 20 ms at the start.
+    It stands in the name of the directory beside the package, or, of an editable installation, in
+    another place of those that are searched for modules. importlib.metadata would tell as well,
+    but loads the email package for it, which costs each rank 20 ms at the start.
     """
-    beside = Path(__file__).parents[2].glob("standfast-*.dist-info")
-    found = [path.name.removesuffix(".dist-info").partition("-")[2] for path in beside]
-    return found[0] if len(found) == 1 else _version_elsewhere()
+    return version_in([Path(__file__).parents[2]]) or version_in(map(Path, sys.path)) or "unknown"
 
 
-def _version_elsewhere() -> str:
-    """Ask importlib.metadata: it also knows editable installations."""
-    import importlib.metadata
-
-    try:
-        return importlib.metadata.version("standfast")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
+def version_in(places: Iterable[Path]) -> str:
+    """Return the version of the first place that has one installed, or ""."""
+    for place in places:
+        found = [path.name for path in place.glob("standfast-*.dist-info")]
+        if len(found) == 1:
+            return found[0].removesuffix(".dist-info").partition("-")[2]
+    return ""
 
 
 def hello_of(identity: Identity, settings: Settings, name: str, *, wires: bool) -> Hello:
