@@ -1,21 +1,21 @@
 """The `standfast` command. Parses, calls, and returns exit statuses; decides nothing else.
 
-Everything but click is imported where it is needed, so that ranks start early. Other commands join
-`cli` below.
+Everything but click is imported where it is needed, so that ranks start early: commands that have a
+module of their own are in LazyGroup's table.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from standfast import exits
-from standfast.bench.command import bench
 from standfast.launch.options import (
     read_hosts,
     settle_environment,
@@ -61,7 +61,32 @@ class GroupedCommand(click.Command):
                     formatter.write_dl(rows)
 
 
+class LazyGroup(click.Group):
+    """A group with commands that are imported when they are asked for, or listed with their help.
+
+    `later` maps a command's name to its module; there it has the name that it has here.
+    """
+
+    def __init__(self, *args: Any, later: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._later = later
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return all names, sorted."""
+        return sorted({*super().list_commands(ctx), *self._later})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a command by its name, or None."""
+        if cmd_name not in self._later:
+            return super().get_command(ctx, cmd_name)
+        found = getattr(importlib.import_module(self._later[cmd_name]), cmd_name)
+        assert isinstance(found, click.Command)
+        return found
+
+
 @click.group(
+    cls=LazyGroup,
+    later={"bench": "standfast.bench.command"},
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="\b\nExample:\n  standfast run -n 4 -- python train.py --epochs 20",
@@ -611,9 +636,6 @@ def emulate(ctx: click.Context, /, command: tuple[str, ...], **options: Any) -> 
     except LaunchError as error:
         _say_launch_error(error, error.status, json=False)
         ctx.exit(error.status)
-
-
-cli.add_command(bench)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
