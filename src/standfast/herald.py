@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from standfast.errors import StandfastError
 from standfast.hints import Hint, changes, event_of
 
-logger = logging.getLogger("standfast")
+logger: logging.Logger = logging.getLogger("standfast")
 
 Hook = Callable[[], object]
 Event = dict[str, Any]

@@ -17,7 +17,7 @@ from typing import Protocol
 from standfast import torch_report
 from standfast.errors import StandfastError
 
-logger = logging.getLogger("standfast")
+logger: logging.Logger = logging.getLogger("standfast")
 
 
 class Open(Protocol):

@@ -25,7 +25,7 @@ from standfast.settings import Settings
 from standfast.spare import wait_for_place
 from standfast.standby import StandBy
 
-logger = logging.getLogger("standfast")
+logger: logging.Logger = logging.getLogger("standfast")
 
 
 def settings_of(overrides: Mapping[str, Any], usual: Mapping[str, Any] | None = None) -> Settings:

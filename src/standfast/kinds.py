@@ -465,8 +465,9 @@ class Scalars:
     """Memory for results of Scalar."""
 
     def __init__(self, dtype: int, shape: tuple[int, ...]) -> None:
-        self.dtype, self.shape = dtype, shape
-        self.held = bytearray(math.prod(shape) * dtypes.SIZES[dtype])
+        self.dtype: int = dtype
+        self.shape: tuple[int, ...] = shape
+        self.held: bytearray = bytearray(math.prod(shape) * dtypes.SIZES[dtype])
 
     def read(self) -> Any:
         """Return the contents."""
@@ -491,7 +492,7 @@ def _parts(x: Any) -> tuple[Any, ...]:
     return (x.real, x.imag) if isinstance(x, complex) else (x,)
 
 
-SCALARS = {
+SCALARS: dict[type, int] = {
     bool: dtypes.BOOL,
     int: dtypes.INT64,
     float: dtypes.FLOAT64,

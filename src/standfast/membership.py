@@ -22,7 +22,7 @@ from standfast.hints import Hint, hint_of
 from standfast.joining import Seat
 from standfast.messages import Place
 
-logger = logging.getLogger("standfast")
+logger: logging.Logger = logging.getLogger("standfast")
 
 TRACEBACK_LINES = 20
 

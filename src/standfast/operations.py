@@ -52,8 +52,12 @@ class Plan:
         what: Wire | None = None,
         blob: bool = False,
     ) -> None:
-        self.name, self.request, self.deliver = name, request, deliver
-        self.keep, self.what, self.blob = keep, what, blob
+        self.name: str = name
+        self.request: Request = request
+        self.deliver: Callable[[Blob], Any] = deliver
+        self.keep: tuple[object, ...] = keep
+        self.what: Wire | None = what
+        self.blob: bool = blob
 
     def describe(self) -> str:
         """Return e.g. ``float32[4,3]``, or "" where no array is involved."""

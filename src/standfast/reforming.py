@@ -30,7 +30,7 @@ from standfast.rendezvous.protocol import STATE_BYTES_MAX, Hello, Outcome, Refus
 from standfast.settings import Settings
 from standfast.standby import StandBy
 
-logger = logging.getLogger("standfast")
+logger: logging.Logger = logging.getLogger("standfast")
 
 # One attempt to form may take so long; if a rank freezes in it, the others try again without it.
 FORM_S_MAX = 15.0

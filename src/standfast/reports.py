@@ -14,7 +14,7 @@ from typing import Any
 
 from standfast.errors import StandfastError
 
-logger = logging.getLogger("standfast")
+logger: logging.Logger = logging.getLogger("standfast")
 
 _written: set[Path] = set()
 

@@ -24,7 +24,7 @@ from standfast.rendezvous.loop import READ, Loop
 from standfast.rendezvous.muster import COMER
 from standfast.rendezvous.protocol import EVERYBODY, REFORM, Begin, Hello, Malformed, Refused
 
-logger = logging.getLogger("standfast")
+logger: logging.Logger = logging.getLogger("standfast")
 
 # How long the thread stays awake after somebody has come: 10 s to be answered, 1 s to be read.
 AWAKE_S = 11.0

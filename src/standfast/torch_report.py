@@ -17,7 +17,7 @@ from pathlib import Path
 
 from standfast.errors import StandfastError
 
-logger = logging.getLogger("standfast")
+logger: logging.Logger = logging.getLogger("standfast")
 
 # Longer than an agent may take to notice the end of a process (--monitor-interval).
 LATER_S = 60

@@ -90,16 +90,19 @@ class Standfast:
     is_ours = True
 
     def __init__(self, rank: int, size: int, options: dict[str, Any]) -> None:
-        self.rank, self.size = rank, size
-        self.options = {key: text for key, text in options.items() if key != "memory"}
-        self.is_shared = options.get("memory") == "shared"
+        self.rank: int = rank
+        self.size: int = size
+        self.options: dict[str, Any] = {
+            key: text for key, text in options.items() if key != "memory"
+        }
+        self.is_shared: bool = options.get("memory") == "shared"
 
     def join(self) -> None:
         """Join the group that the environment describes."""
         import standfast
 
-        self.empty = standfast.empty if self.is_shared else np.empty
-        self.group = standfast.init(**self.options)
+        self.empty: Any = standfast.empty if self.is_shared else np.empty
+        self.group: standfast.Group = standfast.init(**self.options)
         self.rank, self.size = self.group.rank, self.group.size
 
     def leave(self) -> None:
@@ -156,7 +159,8 @@ class Mpi:
     is_ours = False
 
     def __init__(self, rank: int, size: int, _options: dict[str, Any]) -> None:
-        self.rank, self.size = rank, size
+        self.rank: int = rank
+        self.size: int = size
 
     def join(self) -> None:
         """Initialise MPI, which importing mpi4py.MPI does."""
@@ -164,7 +168,7 @@ class Mpi:
 
         self.mpi: Any = MPI
         self.comm: Any = MPI.COMM_WORLD
-        self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
+        self.rank, self.size = int(self.comm.Get_rank()), int(self.comm.Get_size())
 
     def leave(self) -> None:
         """Leave the rest to mpi4py, which finalises MPI at exit."""
@@ -223,7 +227,8 @@ class Gloo:
     is_ours = False
 
     def __init__(self, rank: int, size: int, _options: dict[str, Any]) -> None:
-        self.rank, self.size = rank, size
+        self.rank: int = rank
+        self.size: int = size
 
     def join(self) -> None:
         """Join the group whose store is at MASTER_ADDR:MASTER_PORT."""
@@ -301,7 +306,8 @@ class Mlx:
     is_ours = False
 
     def __init__(self, rank: int, size: int, _options: dict[str, Any]) -> None:
-        self.rank, self.size = rank, size
+        self.rank: int = rank
+        self.size: int = size
         self.last: Any = None
 
     def join(self) -> None:
@@ -310,7 +316,8 @@ class Mlx:
 
         mx.set_default_device(mx.cpu)
         self.mx: Any = mx
-        self.options = {"group": mx.distributed.init(strict=True, backend="ring"), "stream": mx.cpu}
+        ring = mx.distributed.init(strict=True, backend="ring")
+        self.options: dict[str, Any] = {"group": ring, "stream": mx.cpu}
 
     def leave(self) -> None:
         """Do nothing: a ring ends with its processes."""

@@ -20,7 +20,12 @@ PERIOD = 1021
 STRIDE = 131  # from rank to rank; no multiple of it is one of the period, for fewer than 1021 ranks
 EXACT_MAX = 256  # integers up to here are exact in bfloat16
 TWOS_EVERY = 8
-COMBINE = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+COMBINE: dict[str, np.ufunc] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
 NEUTRAL = {"prod": 1}
 
 

@@ -36,7 +36,9 @@ class JobFailed(Exception):
     """Not all ranks ended well. status: for this command to end with; output: the end of theirs."""
 
     def __init__(self, backend: Backend, status: int, output: str) -> None:
-        self.backend, self.status, self.output = backend, status, output
+        self.backend: Backend = backend
+        self.status: int = status
+        self.output: str = output
         super().__init__(f"{backend.title} ended with status {status}")
 
 
@@ -59,7 +61,9 @@ class Job:
         how: How,
         launch: Launch,
     ) -> None:
-        self.backend, self.ranks, self._launch = backend, ranks, launch
+        self.backend: Backend = backend
+        self.ranks: int = ranks
+        self._launch = launch
         self._job = json.dumps(
             {
                 "adapter": backend.adapter,

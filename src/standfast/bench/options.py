@@ -24,7 +24,8 @@ class Words(ParamType):
     """A list of known words, separated by commas; "all" means every one of them."""
 
     def __init__(self, what: str, known: Sequence[str], *, all_words: Sequence[str] = ()) -> None:
-        self.name, self._known = what, known
+        self.name: str = what
+        self._known = known
         self._all = tuple(all_words or known)
 
     def convert(

@@ -22,7 +22,7 @@ from standfast.rendezvous.host import host_name
 from standfast.rendezvous.loop import Loop
 from standfast.settings import Settings
 
-log = logging.getLogger("standfast")
+log: logging.Logger = logging.getLogger("standfast")
 
 # What may mend itself while we wait: an address that DHCP has not given yet, a port that comes up
 # when the other end does. Asked for again so often, until this share of the time is left.

@@ -23,13 +23,14 @@ class Line:
         self._out = bytearray()
         self.end: str | None = None
         """How it ended, or None while it goes on."""
+        self.host: str = ""
+        self.address: str = "an address that is gone"
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         loop.adopt(sock)
         try:
             peer = sock.getpeername()
         except OSError as error:
-            self.host, self.address = "", "an address that is gone"
             self._finish(f"was broken: {errno_name(error.errno)}")
             return
         self.host = text_of(peer)

@@ -83,7 +83,7 @@ class UpStream:
     """The reading end of a rank's stdout or stderr, read as far as the launcher has room."""
 
     def __init__(self, agent: Agent, fd: int, key: int, *, stderr: bool) -> None:
-        self.open = True
+        self.open: bool = True
         self._agent = agent
         self._fd = fd
         self._key = key
@@ -190,7 +190,7 @@ class Agent:
         charge: Charge | None = None,
     ) -> None:
         self.over: str | None = None
-        self.job_status = 0
+        self.job_status: int = 0
         self.told: list[int] = []
         """Signals to this node's launcher, in their order."""
         self.selector = selector

@@ -84,7 +84,7 @@ class Station:
         self.next_try_ns = 0
         self.failed_ns = 0
         self.leaving = False
-        self.home = Home()
+        self.home: Home = Home()
         self.left: tuple[int, ...] = ()
         """Groups that a lost agent had started. 0 stands for one of which only that is known."""
         self.asked = False

@@ -53,7 +53,8 @@ class ProcessCarrier:
         self._err_fd: int | None = os.dup(stderr.fileno())
         os.set_blocking(self._err_fd, False)
         selector.register(self._err_fd, selectors.EVENT_READ, self._read_stderr)
-        self.read_fd, self.write_fd = os.dup(stdout.fileno()), os.dup(stdin.fileno())
+        self.read_fd: int = os.dup(stdout.fileno())
+        self.write_fd: int = os.dup(stdin.fileno())
         for each in (stdin, stdout, stderr):
             each.close()
 
@@ -91,9 +92,10 @@ class SocketCarrier:
     """A connection over which the launcher of another node has come to serve as an agent."""
 
     def __init__(self, fd: int) -> None:
-        self.ended = False
+        self.ended: bool = False
         self._sock = socket.socket(fileno=fd)
-        self.read_fd, self.write_fd = os.dup(fd), os.dup(fd)
+        self.read_fd: int = os.dup(fd)
+        self.write_fd: int = os.dup(fd)
 
     def said(self) -> Sequence[str]:
         """Return nothing: frames are all that comes."""

@@ -33,7 +33,7 @@ class Chronicle:
         self._hooks = Hooks(spec.on_fault)
         owner = {"pid": os.getpid(), "pid_start": process_start(os.getpid())}
         job_id = f"standfast-{os.urandom(6).hex()}"
-        self.ledger = Ledger(job_id, spec.command, owner, self._tell)
+        self.ledger: Ledger = Ledger(job_id, spec.command, owner, self._tell)
 
     @property
     def empty(self) -> bool:

@@ -31,7 +31,7 @@ class HeldProgram:
         """Fork. `not_inherited`: inheritable descriptors that are none of the program's."""
         warden = os.getpid()
         read_fd, self._write_fd = os.pipe()
-        self.pid = os.fork()
+        self.pid: int = os.fork()
         if self.pid == 0:
             os.close(self._write_fd)
             try:

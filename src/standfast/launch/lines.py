@@ -15,7 +15,7 @@ class Prefixer:
     """
 
     def __init__(self, prefix: bytes) -> None:
-        self.in_line = False
+        self.in_line: bool = False
         self._prefix = prefix
         self._partial: list[bytes] = []
         self._partial_bytes = 0

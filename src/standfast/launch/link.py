@@ -46,8 +46,8 @@ class Link:
     ) -> None:
         self.name = name
         self.hello: Hello | None = None
-        self.reason = ""
-        self.offset_ns = 0
+        self.reason: str = ""
+        self.offset_ns: int = 0
         """The agent's clock minus ours."""
         self._heard = heard
         self._lost = lost

@@ -37,7 +37,7 @@ class Sink:
 
     def __init__(self, selector: selectors.BaseSelector, fd: int) -> None:
         self.lost: str | None = None
-        self.terminal = os.isatty(fd)
+        self.terminal: bool = os.isatty(fd)
         self.owner: Stream | None = None
         self._dangling: Stream | None = None
         self._held_until_ns = 0
@@ -139,8 +139,8 @@ class Stream:
     def __init__(self, fd: int, sink: Sink, prefix: bytes, tail: Tail | None) -> None:
         self.fd = fd
         self.sink = sink
-        self.lines = Prefixer(prefix)
-        self.open = True
+        self.lines: Prefixer = Prefixer(prefix)
+        self.open: bool = True
         self.registered = False
         self.log: Log | None = None
         self._tail = tail
@@ -253,9 +253,9 @@ class Output:
         self._environ = environ
         self._streams: list[Stream] = []
         self._fed: list[FedStream] = []
-        self.out = Sink(selector, 1)
+        self.out: Sink = Sink(selector, 1)
         same = _identity(1) == _identity(2)
-        self.err = self.out if same else Sink(selector, 2)
+        self.err: Sink = self.out if same else Sink(selector, 2)
         self._ranks_out = self.err if json else self.out
         self._logs = Logs(log_dir)
 

@@ -27,7 +27,7 @@ class Pipes:
         heard: Callable[[object], None],
         lost: Callable[[str], None],
     ) -> None:
-        self.open = True
+        self.open: bool = True
         self._selector = selector
         self._read_fd = read_fd
         self._write_fd = write_fd

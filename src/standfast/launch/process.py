@@ -53,10 +53,10 @@ class RankProcess:
     ) -> None:
         self.rank = rank
         self.host = ""
-        self.pid = process.pid
-        self.started_ns = now_ns()
+        self.pid: int = process.pid
+        self.started_ns: int = now_ns()
         self.ended_ns: int | None = None
-        self.gone = False
+        self.gone: bool = False
         self.killed_ns: int | None = None
         self.streams = streams
         self._tail = tail

@@ -26,21 +26,23 @@ class RemoteRank:
     """A rank that an agent was told to start."""
 
     def __init__(self, rank: int, key: int, link: Link, output: Output) -> None:
-        self.rank = rank
+        self.rank: int = rank
         self.key = key
-        self.host = link.name
-        self.pid = 0
-        self.started_ns = now_ns()
+        self.host: str = link.name
+        self.pid: int = 0
+        self.started_ns: int = now_ns()
         self.ended_ns: int | None = None
-        self.gone = False
+        self.gone: bool = False
         self.killed_ns: int | None = None
-        self.report = b""
+        self.report: bytes = b""
         self._link = link
         self._tail = Tail()
         self._status = 0
         self._lost = ""
         self._told: tuple[int, int] | None = None
-        self.streams = tuple(self._stream(output, stderr=stderr) for stderr in (False, True))
+        self.streams: tuple[FedStream, ...] = tuple(
+            self._stream(output, stderr=stderr) for stderr in (False, True)
+        )
 
     def _stream(self, output: Output, *, stderr: bool) -> FedStream:
         link, key = self._link, self.key

@@ -36,7 +36,7 @@ class Steward:
     """The connection to the steward: lines of JSON, one thing each."""
 
     def __init__(self, path: str) -> None:
-        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket: socket.socket = socket.socket(socket.AF_UNIX)
         self.socket.connect(path)
         self._rest = b""
 

@@ -41,7 +41,7 @@ class Steward:
         self._group: Any = None
         self._leaving = False
         self._serving: list[threading.Thread] = []
-        self.address = str(ray.util.get_node_ip_address())
+        self.address: str = str(ray.util.get_node_ip_address())
         """By which the actors reach this machine."""
 
     def reserve(self) -> str:

@@ -14,7 +14,7 @@ import os
 from standfast.rendezvous.formation import Segments
 from standfast.rendezvous.protocol import Table
 
-log = logging.getLogger("standfast")
+log: logging.Logger = logging.getLogger("standfast")
 
 KEY_DIGITS = 12
 

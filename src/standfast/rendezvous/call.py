@@ -74,9 +74,9 @@ class Call(Generic[R]):
         nobody: Callable[[], None] | None = None,
     ) -> None:
         """`nobody()`: see Dial."""
-        self.dial = Dial(loop, endpoints, self._connected, nobody)
+        self.dial: Dial = Dial(loop, endpoints, self._connected, nobody)
         self.channel: Channel | None = None
-        self.address = ""
+        self.address: str = ""
         self._loop = loop
         self._caller = caller
         self._patience: Timer | None = None
@@ -84,7 +84,7 @@ class Call(Generic[R]):
         self._begin: Begin | None = None
         self._stopped = False
         # The other side has proved itself, and the connection has not ended since.
-        self.is_answered = False
+        self.is_answered: bool = False
 
     def start(self) -> None:
         """Begin to dial."""

@@ -36,7 +36,7 @@ class Ended(Exception):
 
     def __init__(self, kind: str, cause: str) -> None:
         super().__init__(cause)
-        self.end = End(kind, cause)
+        self.end: End = End(kind, cause)
 
 
 def errno_name(code: int | None) -> str:
@@ -75,7 +75,7 @@ class Channel:
         self._reading = True
         self._discarding = False
         self._watched = 0
-        self.closed = False
+        self.closed: bool = False
         self._after_flush: Callable[[], None] | None = None
         loop.adopt(sock)
 

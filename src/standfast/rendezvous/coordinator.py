@@ -54,7 +54,7 @@ from standfast.rendezvous.verbs import rails_for
 from standfast.rendezvous.wiring import Wiring
 from standfast.settings import Settings
 
-log = logging.getLogger("standfast")
+log: logging.Logger = logging.getLogger("standfast")
 
 HELLO: Reader[Hello] = Reader(Hello)
 MEMBER: Reader[Ready | Trouble | Expired | Failed] = Reader(Ready | Trouble | Expired | Failed)

@@ -19,7 +19,7 @@ from standfast.rendezvous.channel import errno_name
 from standfast.rendezvous.listen import text_of
 from standfast.rendezvous.loop import WRITE, Loop, Timer
 
-log = logging.getLogger("standfast")
+log: logging.Logger = logging.getLogger("standfast")
 
 PAUSE_S_MIN = 0.01
 PAUSE_S_MAX = 1.0
@@ -113,7 +113,7 @@ class Dial:
         nobody: Callable[[], None] | None = None,
     ) -> None:
         """`nobody()` is called after each round in which every address refused to connect."""
-        self.attempts = Attempts()
+        self.attempts: Attempts = Attempts()
         self._loop = loop
         self._endpoints = endpoints
         self._connected = connected

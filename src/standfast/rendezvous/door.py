@@ -24,7 +24,7 @@ from standfast.rendezvous.protocol import (
     frame,
 )
 
-log = logging.getLogger("standfast")
+log: logging.Logger = logging.getLogger("standfast")
 
 ANSWER_S_MAX = 10.0
 STRANGERS_MIN = 64

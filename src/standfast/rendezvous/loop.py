@@ -25,8 +25,8 @@ class Watch:
     __slots__ = ("active", "call")
 
     def __init__(self, call: Callable[[int], None]) -> None:
-        self.call = call
-        self.active = True
+        self.call: Callable[[int], None] = call
+        self.active: bool = True
 
 
 class Timer:
@@ -35,8 +35,8 @@ class Timer:
     __slots__ = ("active", "call")
 
     def __init__(self, call: Callable[[], None]) -> None:
-        self.call = call
-        self.active = True
+        self.call: Callable[[], None] = call
+        self.active: bool = True
 
     def cancel(self) -> None:
         """Make sure that the call does not happen any more."""
@@ -54,8 +54,8 @@ class Loop:
     def __init__(self, timeout_s: float, check: Callable[[], None] | None = None) -> None:
         self.timeout_s = timeout_s
         self._check = check
-        self.started = time.monotonic()
-        self.deadline = self.started + timeout_s
+        self.started: float = time.monotonic()
+        self.deadline: float = self.started + timeout_s
         self._selector = selectors.DefaultSelector()
         self._watches: dict[socket.socket, Watch] = {}
         self._owned: set[socket.socket] = set()

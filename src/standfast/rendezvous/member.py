@@ -45,7 +45,7 @@ from standfast.rendezvous.verbs import rails_for
 from standfast.rendezvous.wiring import Wiring
 from standfast.settings import Settings
 
-log = logging.getLogger("standfast")
+log: logging.Logger = logging.getLogger("standfast")
 
 JOINED: Reader[Joined | Refused] = Reader(Joined | Refused)
 COORDINATOR: Reader[Waiting | Table | Go | Failed] = Reader(Waiting | Table | Go | Failed)

@@ -49,7 +49,7 @@ from standfast.rendezvous.protocol import (
 )
 from standfast.rendezvous.tether import Tether
 
-log = logging.getLogger("standfast")
+log: logging.Logger = logging.getLogger("standfast")
 
 OP = "reform"
 COMER: Reader[Comer] = Reader(Comer)

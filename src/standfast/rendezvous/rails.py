@@ -26,7 +26,7 @@ from standfast.rendezvous.listen import text_of
 from standfast.rendezvous.loop import Loop
 from standfast.rendezvous.protocol import Ends, Linked, Malformed, RailEnd, Reader, frame
 
-log = logging.getLogger("standfast")
+log: logging.Logger = logging.getLogger("standfast")
 
 LINKING: Reader[Ends | Linked] = Reader(Ends | Linked)
 

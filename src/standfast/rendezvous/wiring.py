@@ -34,7 +34,7 @@ from standfast.rendezvous.protocol import (
 )
 from standfast.rendezvous.table import Plan
 
-log = logging.getLogger("standfast")
+log: logging.Logger = logging.getLogger("standfast")
 
 OFFER: Reader[Offer | Refused] = Reader(Offer | Refused)
 ATTACHED: Reader[Attached] = Reader(Attached)

@@ -101,9 +101,9 @@ class Emulator:
         place = MEMORY if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) else None
         place = place or Path(tempfile.gettempdir())
         _sweep(place)
-        self.folder = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place))
-        self.fabric = self.folder / "fabric"
-        self.devices_file = self.folder / "devices.json"
+        self.folder: Path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=place))
+        self.fabric: Path = self.folder / "fabric"
+        self.devices_file: Path = self.folder / "devices.json"
         self._closed = False
         try:
             self._fill()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -14,6 +14,7 @@ from standfast.torch.collectives import Collectives
 from standfast.torch.errors import torch_errors
 from standfast.torch.exchanges import Exchanges
 from standfast.torch.registration import NAME
+from standfast.torch.works import Work
 
 CPU = torch.device("cpu")
 
@@ -26,15 +27,20 @@ class Operations(Collectives, Exchanges):
     # Torch's older names of the same operations.
     _allgather_base = Collectives.all_gather_single
     _reduce_scatter_base = Collectives.reduce_scatter_single
-    alltoall_base = Collectives.all_to_all_single
-    allgather_into_tensor_coalesced = Collectives.all_gather_single_coalesced
-    reduce_scatter_tensor_coalesced = Collectives.reduce_scatter_single_coalesced
+    alltoall_base: ClassVar[Callable[..., Work]] = Collectives.all_to_all_single
+    allgather_into_tensor_coalesced: ClassVar[Callable[..., Work]] = (
+        Collectives.all_gather_single_coalesced
+    )
+    reduce_scatter_tensor_coalesced: ClassVar[Callable[..., Work]] = (
+        Collectives.reduce_scatter_single_coalesced
+    )
 
     def getBackendName(self) -> str:
         """Return the backend's name. Torch's core calls it."""
         return NAME
 
-    _get_backend_name = name = getBackendName
+    _get_backend_name = getBackendName
+    name: ClassVar[Callable[..., str]] = getBackendName
 
     def rank(self) -> int:
         """Return this process's rank in the group."""

@@ -10,14 +10,14 @@ import torch.distributed as dist
 
 Kind = dist.ReduceOp.RedOpType
 
-CORE = {
+CORE: dict[Any, str] = {
     Kind.SUM: "sum",
     Kind.AVG: "sum",
     Kind.PRODUCT: "prod",
     Kind.MIN: "min",
     Kind.MAX: "max",
 }
-BITWISE = {
+BITWISE: dict[Any, Any] = {
     Kind.BAND: torch.bitwise_and,
     Kind.BOR: torch.bitwise_or,
     Kind.BXOR: torch.bitwise_xor,

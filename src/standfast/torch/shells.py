@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch.distributed as dist
 
@@ -19,8 +19,16 @@ from standfast.group import Group
 from standfast.torch.errors import torch_errors
 from standfast.torch.lifecycle import CPU, Operations
 from standfast.torch.meeting import Party, meet
+from standfast.torch.works import Work
 
-_Backend: Any = dist._Backend
+if TYPE_CHECKING:
+
+    class _Backend:
+        """What torch's class is here for; where checkers see torch, they see no such name in it."""
+
+        def __init__(self, rank: int, size: int) -> None: ...
+else:
+    _Backend = dist._Backend
 
 # The group of the whole job, if there is one: while it fails, no part of it can be formed.
 _whole: weakref.ref[Group] | None = None
@@ -151,7 +159,7 @@ class StandfastProcessGroup(Operations, dist.ProcessGroup):  # type: ignore[misc
     splitGroup = split_group
 
 
-class StandfastBackend(Operations, _Backend):  # type: ignore[misc] # Any, where it is not there
+class StandfastBackend(Operations, _Backend):
     """The backend as one of torch's, within a ProcessGroup of torch's own.
 
     Written after the interface of torch 2.14; with 2.13, where the tests run, it cannot be made.
@@ -164,5 +172,5 @@ class StandfastBackend(Operations, _Backend):  # type: ignore[misc] # Any, where
         _Backend.__init__(self, group.rank, group.size)
         self._adopt(group, global_ranks)
 
-    start_coalescing = Operations._start_coalescing
-    end_coalescing = Operations._end_coalescing
+    start_coalescing: ClassVar[Callable[..., None]] = Operations._start_coalescing
+    end_coalescing: ClassVar[Callable[..., Work]] = Operations._end_coalescing
