@@ -59,13 +59,17 @@ def sums(sizes: Sequence[int]) -> list[Cell]:
     return [Cell("all_reduce", size, redop="sum") for size in sizes]
 
 
-def movers(sizes: Sequence[int]) -> list[Cell]:
-    """Return the other operations of the targets, for two ranks."""
+def shares(sizes: Sequence[int]) -> list[Cell]:
+    """Return the targets' operations of which every rank gives or gets a share."""
     found = []
     for size in sizes:
         found += [Cell("all_gather", size), Cell("reduce_scatter", size, redop="sum")]
-        found.append(Cell("ping_pong", size))
     return found
+
+
+def movers(sizes: Sequence[int]) -> list[Cell]:
+    """Return the other operations of the targets, for two ranks."""
+    return [cell for size in sizes for cell in (*shares((size,)), Cell("ping_pong", size))]
 
 
 NOTHING = [Cell("barrier", 0, "uint8")]
@@ -76,7 +80,9 @@ PARTS = (
     Part("shm-4", "shm", 4, sums((8, *SMALL, *LARGE)), SHM),
     Part("shm-8", "shm", 8, sums((8, *SMALL, MIB, 16 * MIB)), SHM),
     Part("tcp-2", "tcp", 2, [*sums((8, *LARGE)), Cell("ping_pong", 8)], TCP),
+    Part("tcp-2-movers", "tcp", 2, movers(LARGE), TCP),
     Part("tcp-4", "tcp", 4, sums((8, *LARGE)), TCP),
+    Part("tcp-4-movers", "tcp", 4, shares(LARGE), TCP),
     Part("empty", "shm", 2, [*sums(LARGE), *movers((16 * MIB,))], beside_empty=True),
     Part(
         "dtypes",
