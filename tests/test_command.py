@@ -40,7 +40,9 @@ def test_help_lists_what_is_not_loaded_yet() -> None:
     """`standfast --help` has every command, in order, with a sentence."""
     said = CliRunner().invoke(cli, ["--help"]).output
     lines = [line.split() for line in said.partition("Commands:")[2].splitlines()]
-    listed = [line[0] for line in lines if line and line[0] in cli.list_commands(click.Context(cli))]
+    listed = [
+        line[0] for line in lines if line and line[0] in cli.list_commands(click.Context(cli))
+    ]
     assert listed == sorted(listed)
     assert {"bench", "run", "explain"} <= set(listed)
     assert "Measure the collectives" in said

@@ -14,7 +14,7 @@ from standfast.launch.clock import now_ns
 from standfast.launch.guardian import Guardian
 from standfast.launch.lines import Tail
 from standfast.launch.parts import group_lives
-from standfast.launch.records import RankEnd
+from standfast.launch.rank import Rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Attaching(Protocol):
         """Take over the reading end of a rank's pipe."""
 
 
-class RankProcess:
+class RankProcess(Rank):
     """A rank that was started. Its process is the leader of a session and a group of its own.
 
     The leader's end is not the group's: `gone` becomes True only when no member is left. Until then
@@ -51,33 +51,14 @@ class RankProcess:
     def __init__(
         self, rank: int, process: subprocess.Popen[bytes], streams: Sequence[Pipe], tail: Tail
     ) -> None:
-        self.rank = rank
-        self.host = ""
-        self.pid: int = process.pid
-        self.started_ns: int = now_ns()
-        self.ended_ns: int | None = None
-        self.gone: bool = False
-        self.killed_ns: int | None = None
-        self.streams = streams
-        self._tail = tail
+        super().__init__(rank, pid=process.pid, host="", tail=tail)
+        self.streams: Sequence[Pipe] = streams
         self._process = process
-        self._status = 0
-        self._told: tuple[int, int] | None = None
 
     @property
     def label(self) -> str:
         """What a user calls its process group."""
         return str(self.pid)
-
-    @property
-    def running(self) -> bool:
-        """Whether the leader has not ended."""
-        return self.ended_ns is None
-
-    @property
-    def drained(self) -> bool:
-        """Whether all its output was passed on."""
-        return not any(stream.open for stream in self.streams)
 
     @property
     def unsettled(self) -> bool:
@@ -95,10 +76,7 @@ class RankProcess:
 
     def tell(self, number: signal.Signals) -> None:
         """Send a signal to the group; the first one is remembered while the leader runs."""
-        if self.running and self._told is None:
-            self._told = (number, now_ns())
-        if number is signal.SIGKILL and self.killed_ns is None:
-            self.killed_ns = now_ns()
+        self._note(number)
         _send(self.pid, number)
 
     def kill_rest(self) -> None:
@@ -117,21 +95,6 @@ class RankProcess:
         self.kill_rest()
         self._process.returncode = -signal.SIGKILL  # check_gone reaps it, not subprocess
         return self.check_gone()
-
-    def end(self, now: int) -> RankEnd:
-        """Return how it ended; `now` is the end of a process that could not be killed."""
-        number, told_ns = self._told or (None, None)
-        return RankEnd(
-            rank=self.rank,
-            pid=self.pid,
-            started_ns=self.started_ns,
-            ended_ns=now if self.ended_ns is None else self.ended_ns,
-            status=-signal.SIGKILL if self.ended_ns is None else self._status,
-            told_signal=number,
-            told_ns=told_ns,
-            last_lines=self._tail.lines(),
-            hung=self.ended_ns is None and self.killed_ns is not None,
-        )
 
 
 def start_rank(

@@ -19,27 +19,17 @@ from standfast.launch.orders import (
     Tell,
 )
 from standfast.launch.output import FedStream, Output
-from standfast.launch.records import RankEnd
+from standfast.launch.rank import Rank
 
 
-class RemoteRank:
+class RemoteRank(Rank):
     """A rank that an agent was told to start."""
 
     def __init__(self, rank: int, key: int, link: Link, output: Output) -> None:
-        self.rank: int = rank
+        super().__init__(rank, pid=0, host=link.name, tail=Tail())
         self.key = key
-        self.host: str = link.name
-        self.pid: int = 0
-        self.started_ns: int = now_ns()
-        self.ended_ns: int | None = None
-        self.gone: bool = False
-        self.killed_ns: int | None = None
         self.report: bytes = b""
         self._link = link
-        self._tail = Tail()
-        self._status = 0
-        self._lost = ""
-        self._told: tuple[int, int] | None = None
         self.streams: tuple[FedStream, ...] = tuple(
             self._stream(output, stderr=stderr) for stderr in (False, True)
         )
@@ -66,26 +56,13 @@ class RemoteRank:
         return self._link.down and not self.gone
 
     @property
-    def running(self) -> bool:
-        """Whether the leader has not ended."""
-        return self.ended_ns is None
-
-    @property
-    def drained(self) -> bool:
-        """Whether all its output was passed on."""
-        return not any(stream.open for stream in self.streams)
-
-    @property
     def unsettled(self) -> bool:
         """Whether something is due soon of which no news will come."""
         return not self.running and not (self.gone and self.drained)
 
     def tell(self, number: signal.Signals) -> None:
         """Have a signal sent to the group; the first one is remembered while the leader runs."""
-        if self.running and self._told is None:
-            self._told = (number, now_ns())
-        if number is signal.SIGKILL and self.killed_ns is None:
-            self.killed_ns = now_ns()
+        self._note(number)
         self._link.say(Tell(self.key, number))
 
     def kill_rest(self) -> None:
@@ -101,23 +78,6 @@ class RemoteRank:
     def destroyed(self) -> bool:
         """Leave the killing to the agent, which does it when its link ends."""
         return True
-
-    def end(self, now: int) -> RankEnd:
-        """Return how it ended; `now` is the end of a process that could not be killed."""
-        number, told_ns = self._told or (None, None)
-        return RankEnd(
-            rank=self.rank,
-            pid=self.pid,
-            started_ns=self.started_ns,
-            ended_ns=now if self.ended_ns is None else self.ended_ns,
-            status=-signal.SIGKILL if self.ended_ns is None else self._status,
-            told_signal=number,
-            told_ns=told_ns,
-            last_lines=self._tail.lines(),
-            hung=self.ended_ns is None and self.killed_ns is not None,
-            host=self.host,
-            lost=self._lost,
-        )
 
     def become(self, rank: int, output: Output) -> None:
         """A spare has a rank's place."""
