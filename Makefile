@@ -247,7 +247,7 @@ $(FOREIGN)/installed: $(VENV)/installed $(FOREIGN)/ready
 	@touch $@
 
 # What runs inside of other libraries: the same Python has those. CI runs it after `make test`.
-INTEGRATIONS := tests/torch tests/mlx
+INTEGRATIONS := tests/torch tests/mlx tests/ray/test_collective.py tests/ray/test_train.py
 test-integrations: $(VENV)/group-test $(VENV)/standfast-mlx $(VENV)/installed $(FOREIGN)/installed
 	@echo '== pytest: integrations'
 	@env -u PYTHONPATH EXPECT_INSTALLED=1 FOREIGN_PYTHON=$(CURDIR)/$(FOREIGN)/bin/python \

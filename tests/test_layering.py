@@ -106,6 +106,7 @@ PLUGINS = {
     "testing/pytest_plugin.py": frozenset({"pytest"}),
     **{f"bench/{name}.py": frozenset({"numpy"}) for name in ("adapters", "data", "rank")},
     **{f"mlx/{name}.py": frozenset({"mlx"}) for name in ("extension", "functions", "group")},
+    "ray/collective.py": frozenset({"ray"}),
     # Whoever imports standfast.torch has torch.
     **{
         f"torch/{path.name}": frozenset({"torch"})

@@ -75,6 +75,8 @@ class Folder:
             "HOME": str(path),
             "NO_COLOR": "1",
             "COLUMNS": "100",
+            "RAY_TMPDIR": str(path),
+            "RAY_USAGE_STATS_ENABLED": "0",
         }
         paths = self.environ.get("PYTHONPATH", "").split(os.pathsep)
         if paths != [""]:

@@ -7,9 +7,7 @@ key, once per group, within the deadline. All else goes over connections that ar
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import secrets
 import socket
 import time
 from collections.abc import Callable
@@ -18,14 +16,13 @@ from typing import Any
 
 from standfast import group as groups
 from standfast import identity, joining
-from standfast.endpoint import Endpoint
 from standfast.errors import RendezvousError
 from standfast.group import Group
+from standfast.invitation import NOBODY, Invitation, invite, read
 from standfast.rendezvous.interfaces import chosen_address, ipv4_addresses
-from standfast.rendezvous.listen import ANY4, ANY6, LOOPBACK, has_ipv6, open_listener
-from standfast.settings import Secret, Settings
+from standfast.rendezvous.listen import LOOPBACK
+from standfast.settings import Settings
 
-KEY_BYTES = 32
 # How often a rank looks whether rank 0 has said where it listens: seldom after a while.
 LOOK_S, LOOK_MAX_S = 0.001, 0.05
 INIT_S_MAX = 600.0
@@ -77,21 +74,21 @@ def meet(party: Party, check: Callable[[], None]) -> Group:
     chosen = settings_for(party.timeout_s)
     deadline = time.monotonic() + chosen.init_timeout_s
     listener: socket.socket | None = None
-    told: dict[str, Any] = {"address": None, "key": None}
+    told: Invitation = NOBODY
     try:
         if party.size > 1:
             # By counting, a group that is formed again does not read what the former one said.
             attempt = party.store.add(f"standfast/attempts/{party.rank}", 1)
             place = f"standfast/meeting/{attempt}"
             if party.rank == 0:
-                listener, told = invite(party, chosen)
-                party.store.set(place, json.dumps(told))
+                host = own_address(party.store, chosen)
+                listener, told = invite(host, title=party.title, size=party.size, chosen=chosen)
+                party.store.set(place, told.text())
             else:
-                told = json.loads(ask(party, place, deadline, check))
-        key = Secret(bytes.fromhex(told["key"])) if told["key"] else chosen.key
+                told = read(ask(party, place, deadline, check))
         left_s = max(0.1, deadline - time.monotonic())
-        chosen = dataclasses.replace(chosen, key=key, init_timeout_s=left_s)
-        who = identity.resolve(rank=party.rank, size=party.size, coordinator=told["address"])
+        chosen = dataclasses.replace(told.with_key(chosen), init_timeout_s=left_s)
+        who = identity.resolve(rank=party.rank, size=party.size, coordinator=told.address)
         return _formed(party, who, chosen, listener, check)
     finally:
         if listener is not None:
@@ -119,25 +116,6 @@ def _formed(
         return form(check)
     with joining.reported(who, chosen):
         return form(None)
-
-
-def invite(party: Party, chosen: Settings) -> tuple[socket.socket, dict[str, Any]]:
-    """Open the listener at which the group meets; return it, and what the others have to know."""
-    host = own_address(party.store, chosen)
-    dual = has_ipv6()
-    where = LOOPBACK if host == LOOPBACK else ANY6 if dual else ANY4
-    try:
-        listener = open_listener(where, 0, 2 * party.size, dual=where == ANY6)
-    except OSError as error:
-        raise RendezvousError(
-            f"rank 0 of the group {party.title} cannot listen at {where}: {error}",
-            rank=0,
-            cause=str(error),
-        ) from error
-    address = str(Endpoint(host, listener.getsockname()[1]))
-    # The key that the program set itself need not go through the store.
-    key = None if chosen.key else secrets.token_bytes(KEY_BYTES).hex()
-    return listener, {"address": address, "key": key}
 
 
 def ask(party: Party, place: str, deadline: float, check: Callable[[], None]) -> bytes:
