@@ -33,7 +33,7 @@ CORE_TESTS := core-plain core-tsan core-asan
 .DELETE_ON_ERROR:
 .PHONY: help demo test dev dev-build dev-mlx dev-mlx-build wheel lint format layering core-test \
         $(CORE_TESTS) $(CORE_TESTS:%=build-%) pytest test-foreign test-integrations test-mlx \
-        test-torch-suite death-repeat chaos bench clean FORCE
+        test-torch-suite stubs types release death-repeat chaos bench clean FORCE
 
 help:
 	@echo 'make demo    train on 4 ranks, kill one, go on from the checkpoint'
@@ -42,7 +42,8 @@ help:
 	@echo 'make dev     build the native module into src/, for PYTHONPATH=src'
 	@echo 'make lint | format | layering | core-test | pytest | wheel | bench | clean'
 	@echo 'make core-plain | core-tsan | core-asan'
-	@echo 'make test-integrations | test-foreign | test-torch-suite    with torch and others installed'
+	@echo 'make test-integrations | test-foreign | test-torch-suite | types    with torch and others installed'
+	@echo 'make release | stubs    what would be released, tried; the native module'"'"'s types'
 
 demo: $(VENV)/group-demo $(VENV)/installed
 	@env -u PYTHONPATH $(BIN)/python examples/demo.py
@@ -135,6 +136,12 @@ dev-build: build/dev/build.ninja
 	  to=../../src/standfast; name=$$(basename $$file); cmp -s $$file $$to/$$name || \
 	  { cp $$file $$to/.$$name && mv $$to/.$$name $$to/$$name; } done
 
+# src/standfast/_core.pyi, from what the native module says of itself; a test compares the two.
+stubs: dev
+	@PYTHONPATH=src $(BIN)/python -m nanobind.stubgen -q -m standfast._core -p bind/stub.pattern \
+	  -o src/standfast/_core.pyi
+	@$(BIN)/ruff format --quiet src/standfast/_core.pyi
+
 # The same for standfast-mlx: then PYTHONPATH=src:mlx/src.
 dev-mlx: dev $(VENV)/mlx
 	@$(LOCK) $(MAKE) --no-print-directory dev-mlx-build
@@ -160,6 +167,10 @@ $(VENV)/installed: build/wheel.done $(VENV)/dependencies
 	@$(STEP) 'install the wheel' $(PIP) install --force-reinstall --no-deps dist/standfast-*.whl
 	@$(PIP) check
 	@touch $@
+
+# What would be released, made and tried: see there. Wheels for others' machines are cibuildwheel's.
+release: $(VENV)/group-build $(VENV)/group-release
+	@$(STEP) 'release' .ci/release $(BIN)/python
 
 # --- checks
 
@@ -252,6 +263,12 @@ test-integrations: $(VENV)/group-test $(VENV)/standfast-mlx $(VENV)/installed $(
 	@echo '== pytest: integrations'
 	@env -u PYTHONPATH EXPECT_INSTALLED=1 FOREIGN_PYTHON=$(CURDIR)/$(FOREIGN)/bin/python \
 	  $(PYTEST) $(INTEGRATIONS) $(PYTEST_ARGS)
+
+# Whether all that is public has a type that every checker sees alike. pyright looks at what `python`
+# has installed: there, what we build on is as well.
+types: $(VENV)/group-types $(FOREIGN)/installed
+	@cd build && ../$(STEP) 'types' env -u PYTHONPATH PATH="$(CURDIR)/$(FOREIGN)/bin:$$PATH" \
+	  PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(CURDIR)/$(BIN)/pyright --verifytypes standfast --ignoreexternal
 
 # PyTorch's own tests of a backend, those for CPUs, as they come with torch: 20 minutes. SUITE names
 # cases, such as SUITE='test_all_reduce_sum test_barrier'; without it, all that Gloo passes.

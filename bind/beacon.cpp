@@ -23,7 +23,10 @@ void define_beacon(nb::module_& m) {
         if (fd < 0) name.clear();
         return std::pair(std::move(name), fd);
       },
-      nb::kw_only(), "maker"_a, "key"_a, "size"_a);
+      nb::kw_only(), "maker"_a, "key"_a, "size"_a,
+      "Open the memory for the beacons of a group of `size`, or make it; return (name, descriptor)."
+      "\n\nThe name is made of the pid `maker` and 12 hex digits. (\"\", -1) where there are no"
+      " beacons.");
 }
 
 }  // namespace standfast::bind

@@ -53,8 +53,15 @@ Record unpacked(const std::tuple<int, std::uint32_t, std::uint32_t, nb::bytes>& 
 }  // namespace
 
 void define_jaccl(nb::module_& m) {
-  nb::class_<EngineBox>(m, "JacclEngine");
-  nb::class_<Station>(m, "JacclStation")
+  nb::class_<EngineBox>(m, "JacclEngine",
+                        "JACCL's operations over connected queue pairs; a Group takes it.");
+  // lock_self(): as in verbs.cpp.
+  nb::class_<Station>(
+      m, "JacclStation",
+      "This rank's queue pairs while a JACCL group is being formed. Calls may raise VerbsError.\n\n"
+      "berths: (peer, device, port, address or \"\") of each, in JACCL's order: for a mesh by rank,"
+      " for a\nring all to the left, then all to the right. A record is (lid, queue pair, PSN, "
+      "GID).")
       .def(
           "__init__",
           [](Station* self, const std::string& library, const std::vector<BerthRow>& berths) {
@@ -62,12 +69,14 @@ void define_jaccl(nb::module_& m) {
             new (self) Station(library, berths_of(berths));
           },
           nb::kw_only(), "library"_a, "berths"_a)
-      .def("records",
-           [](Station& self) {
-             nb::list made;
-             for (const Record& record : self.records()) made.append(packed(record));
-             return made;
-           })
+      .def(
+          "records",
+          [](Station& self) {
+            nb::list made;
+            for (const Record& record : self.records()) made.append(packed(record));
+            return made;
+          },
+          nb::lock_self(), nb::sig("def records(self) -> list[tuple[int, int, int, bytes]]"))
       .def(
           "connect",
           [](Station& self, int berth,
@@ -78,8 +87,8 @@ void define_jaccl(nb::module_& m) {
             const nb::gil_scoped_release release;
             self.connect(berth, record, peer_text);
           },
-          "berth"_a, "theirs"_a, nb::kw_only(), "peer_text"_a)
-      .def("text", &Station::text, "berth"_a)
+          "berth"_a, "theirs"_a, nb::kw_only(), "peer_text"_a, nb::lock_self())
+      .def("text", &Station::text, "berth"_a, nb::lock_self())
       .def(
           "release",
           [](Station& self, int rank, int size, bool is_ring, bool has_large_frames,
@@ -88,7 +97,8 @@ void define_jaccl(nb::module_& m) {
                                 has_large_frames ? Frames::kLarge : Frames::kFourKib};
             return EngineBox{jaccl::make_engine(layout, self.release(stock))};
           },
-          nb::kw_only(), "rank"_a, "size"_a, "is_ring"_a, "has_large_frames"_a, "stock"_a);
+          nb::kw_only(), "rank"_a, "size"_a, "is_ring"_a, "has_large_frames"_a, "stock"_a,
+          nb::lock_self());
 }
 
 }  // namespace standfast::bind

@@ -26,6 +26,12 @@ std::vector<double> measured(const std::string& name) {
 
 }  // namespace
 
-void define_limits(nb::module_& m) { m.def("measure_limit", &measured, "name"_a); }
+void define_limits(nb::module_& m) {
+  m.def("measure_limit", &measured, "name"_a,
+        "Measure what this machine allows, for a second or so; samples in bytes/s or seconds.\n\n"
+        "name: copy, copy_cached, copy_on_two, add, spin, wake_up, tcp_blocking, tcp_polling,"
+        " tcp_stream\n(core/limits/limits.h). Empty: it takes two cores, and this process may use"
+        " one only.");
+}
 
 }  // namespace standfast::bind

@@ -108,7 +108,9 @@ Event event_of(const std::string& kind, int rank, const std::string& frame,
 }  // namespace
 
 void define_machine(nb::module_& m) {
-  nb::class_<Machine>(m, "Machine")
+  nb::class_<Machine>(
+      m, "Machine",
+      "The watch's rules: a pure function of state, event and time, in nanoseconds. For tests.")
       .def(
           "__init__",
           [](Machine* self, int rank, int size, Nanos heartbeat, Nanos hint, Nanos silence,
@@ -136,7 +138,11 @@ void define_machine(nb::module_& m) {
           },
           "kind"_a, "now"_a, nb::kw_only(), "rank"_a = -1, "frame"_a = "", "verdict"_a = "none",
           "about"_a = -1, "suspicion"_a = false, "status"_a = StatusTuple{0, -1, 0},
-          "sights"_a = std::vector<SightTuple>{})
+          "sights"_a = std::vector<SightTuple>{}, nb::lock_self(),
+          "Return (sends, verdict, hints, hints over).\n\n"
+          "A send is (to, frame, verdict kind, about); a verdict or hint is (kind, rank).\n"
+          "status: collectives begun, the rank that is waited for or -1, for how long.\n"
+          "sights, by rank: when its data came, when its host had acknowledged everything.")
       .def("wakes_at", &Machine::wakes_at)
       .def("is_review_due", &Machine::is_review_due, "now"_a)
       .def("is_decided", &Machine::is_decided);

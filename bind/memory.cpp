@@ -42,11 +42,17 @@ nb::object shared_memory(std::size_t bytes) {
 }  // namespace
 
 void define_memory(nb::module_& m) {
-  m.def("shared_memory", &shared_memory, "nbytes"_a);
-  m.def("shared_memory_taken", [] {
-    const Arena* arena = Arena::made();
-    return arena != nullptr ? arena->bytes_taken() : 0;
-  });
+  m.def("shared_memory", &shared_memory, "nbytes"_a,
+        nb::sig("def shared_memory(nbytes: int) -> memoryview | None"),
+        "Return zeroed memory that other ranks of this host can map; None where there is none.\n\n"
+        "It goes back when the last view of it goes. MemoryError if there is not enough.");
+  m.def(
+      "shared_memory_taken",
+      [] {
+        const Arena* arena = Arena::made();
+        return arena != nullptr ? arena->bytes_taken() : 0;
+      },
+      "Return how many bytes of such memory are in use, in whole pages.");
 }
 
 }  // namespace standfast::bind

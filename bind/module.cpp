@@ -1,5 +1,6 @@
-// The module standfast._core. Converts; decides nothing. Its Python face is described in
-// src/standfast/_core.pyi.
+// The module standfast._core. Converts; decides nothing. Its Python face, with the words that stand
+// here, is src/standfast/_core.pyi, which `make stubs` writes; a signature is given where the C++
+// types say less than is so.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -55,10 +56,6 @@ nb::object blob_view(std::vector<std::byte> blob) {
       nb::ndarray<nb::memview, std::uint8_t, nb::ndim<1>>(owned->data(), 1, shape, owner));
 }
 
-nb::object failure_or_none(std::optional<Failure> failure) {
-  return failure ? nb::cast(std::move(*failure)) : nb::none();
-}
-
 Result run(const GroupHandle& self, const Request& request) {
   Result result;
   {
@@ -77,24 +74,49 @@ std::size_t element_count(std::int64_t count) {
 void define_segments(nb::module_& m) {
   m.attr("FRAME_BYTES") = kFrameBytes;
   m.attr("SHM_BYTES") = sizeof(Segment);
-  m.def("shm_create", [] {
-    NamedSegment made = make_segment();
-    return std::pair(made.name, made.fd.release());
-  });
-  m.def("shm_attach", [](const std::string& name) { return attach_segment(name).release(); });
-  m.def("shm_unlink", &unlink_segment);
-  m.def("shm_sweep", &sweep_segments);
-  m.def("buffer_view", &buffer_view, "x"_a.none(), "writable"_a);
-  m.def("learn_numpy", &learn_numpy, "samples"_a, "empty"_a);
-  m.def("learn_numpy_dtype", &learn_numpy_dtype, "dtype"_a, "code"_a);
+  m.def(
+      "shm_create",
+      [] {
+        NamedSegment made = make_segment();
+        return std::pair(made.name, made.fd.release());
+      },
+      "Make a segment of SHM_BYTES, mode 0600, with a random name; return (name, descriptor).");
+  m.def(
+      "shm_attach", [](const std::string& name) { return attach_segment(name).release(); },
+      "name"_a,
+      "Open a segment made by shm_create; return its descriptor. OSError if it can't be.");
+  m.def("shm_unlink", &unlink_segment, "name"_a,
+        "Remove the name; a name that is already gone is no error.");
+  m.def("shm_sweep", &sweep_segments,
+        "Remove segments whose maker's process is gone; return their names.");
+  m.def("buffer_view", &buffer_view, "x"_a.none(), "writable"_a,
+        nb::sig("def buffer_view(x: object, writable: bool)"
+                " -> tuple[int, int, str, tuple[int, ...], bool, bool] | None"),
+        "Return (address, nbytes, format, shape, c_contiguous, readonly) of a buffer, or None.");
+  m.def("learn_numpy", &learn_numpy, "samples"_a, "empty"_a,
+        nb::sig("def learn_numpy(samples: list[tuple[typing.Any, int]],"
+                " empty: collections.abc.Callable[..., typing.Any]) -> bool"),
+        "Look at (array, dtype code) samples; tell whether shortcuts can read such arrays"
+        " themselves.\n\nempty: numpy.empty, which makes their results.");
+  m.def("learn_numpy_dtype", &learn_numpy_dtype, "dtype"_a, "code"_a,
+        "Learn a dtype that no buffer has: bfloat16.");
 }
 
 void define_descriptions(nb::module_& m) {
-  nb::class_<Peer>(m, "Peer").def(
-      "__init__", [](Peer* self, int rank, std::string host, int pid, bool same_host) {
-        new (self) Peer{rank, std::move(host), pid, same_host};
-      });
-  nb::class_<WireBox>(m, "WireSpec")
+  nb::class_<Peer>(m, "Peer", "A member of the group, as the core needs to know it.")
+      .def(
+          "__init__",
+          [](Peer* self, int rank, std::string host, int pid, bool same_host) {
+            new (self) Peer{rank, std::move(host), pid, same_host};
+          },
+          "rank"_a, "host"_a, "pid"_a, "same_host"_a);
+  nb::class_<WireBox>(
+      m, "WireSpec",
+      "A data connection that rendezvous has made; the core then owns its descriptors.\n\n"
+      "fabric: \"shm\", \"tcp\" or \"verbs\". fd: the pair's connected stream socket (the doorbell,"
+      " for shm).\nshm_fd: the segment, or -1. first: True on the lower rank, which sends on the"
+      " first lane.\nlink: text for messages, e.g. \"shm\" or \"tcp 10.0.0.3:41234\". rails: of"
+      " \"verbs\".")
       .def(
           "__init__",
           [](WireBox* self, int rank, const std::string& fabric_name, int fd, int shm_fd,
@@ -105,7 +127,9 @@ void define_descriptions(nb::module_& m) {
           },
           nb::kw_only(), "rank"_a, "fabric"_a, "fd"_a, "shm_fd"_a, "first"_a, "link"_a,
           "rails"_a.none() = nb::none());
-  nb::class_<Request>(m, "Request")
+  nb::class_<Request>(
+      m, "Request",
+      "One operation: what, from where, to where, how many elements. Unused addresses are 0.")
       .def(
           "__init__",
           [](Request* self, const std::string& kind, std::uintptr_t src, std::uintptr_t dst,
@@ -134,7 +158,9 @@ void define_descriptions(nb::module_& m) {
 }
 
 void define_failure(nb::module_& m) {
-  nb::class_<Failure>(m, "Failure")
+  nb::class_<Failure>(
+      m, "Failure",
+      "Why an operation did not end well. kind is a key of errors.BY_KIND, or \"interrupted\".")
       .def_prop_ro("kind",
                    [](const Failure& f) {
                      return f.interrupted ? "interrupted" : verdict_name(f.verdict.kind);
@@ -156,7 +182,7 @@ void define_failure(nb::module_& m) {
 }
 
 void define_pending(nb::module_& m) {
-  nb::class_<Group::Pending>(m, "Pending")
+  nb::class_<Group::Pending>(m, "Pending", "An operation handed to the core's own threads.")
       .def("done", &Group::Pending::is_done)
       .def(
           "wait",
@@ -170,11 +196,15 @@ void define_pending(nb::module_& m) {
             raise_pending();
             return done;
           },
-          "timeout_s"_a)
-      .def("failure",
-           [](const Group::Pending& self) { return failure_or_none(self.result().failure); })
-      .def_prop_ro("source", [](const Group::Pending& self) { return self.result().from; })
-      .def("blob", [](const Group::Pending& self) { return blob_view(self.result().blob); });
+          "timeout_s"_a,
+          "Wait without the GIL; False when the time ran out. A signal handler may raise.")
+      .def("failure", [](const Group::Pending& self) { return self.result().failure; })
+      .def_prop_ro(
+          "source", [](const Group::Pending& self) { return self.result().from; },
+          "The rank that a receive from any took its message from; else -1.")
+      .def(
+          "blob", [](const Group::Pending& self) { return blob_view(self.result().blob); },
+          nb::sig("def blob(self) -> memoryview"));
 }
 
 GroupConfig group_config(int rank, int size, int generation, const std::vector<Peer>& peers,
@@ -204,7 +234,9 @@ WatchLimits watch_limits(const Limits_s& seconds) {
 }
 
 void define_hint(nb::module_& m) {
-  nb::class_<Hint>(m, "Hint")
+  nb::class_<Hint>(
+      m, "Hint",
+      "What one rank sees of another. kind: see hints.Hint. since_ns: when this rank heard of it.")
       .def_prop_ro("kind", [](const Hint& hint) { return hint_name(hint.kind); })
       .def_ro("rank", &Hint::rank)
       .def_ro("reporter", &Hint::reporter)
@@ -214,7 +246,8 @@ void define_hint(nb::module_& m) {
 }
 
 void define_group(nb::module_& m) {
-  nb::class_<GroupHandle>(m, "Group")
+  nb::class_<GroupHandle>(m, "Group",
+                          "The native group: wires, wait, watch. Closed and freed by close().")
       .def(
           "__init__",
           [](GroupHandle* self, int rank, int size, int generation, const std::vector<Peer>& peers,
@@ -243,63 +276,95 @@ void define_group(nb::module_& m) {
           "topology"_a, "verify"_a, "ranks_here"_a, "limits_s"_a, "close_linger_s"_a,
           "exit_on_fault"_a, "exit_grace_s"_a, "handle_sigterm"_a, "logs"_a, "beacon_fd"_a,
           "sentinel"_a, "jaccl"_a.none() = nb::none(), "stock"_a = std::vector<int>{})
-      .def("run",
-           [](const GroupHandle& self, const Request& request) {
-             return failure_or_none(run(self, request).failure);
-           })
-      .def("run_blob",
-           [](const GroupHandle& self, const Request& request) {
-             Result result = run(self, request);
-             return result.failure ? nb::cast(std::move(*result.failure))
-                                   : blob_view(std::move(result.blob));
-           })
-      .def("submit",
-           [](const GroupHandle& self, const Request& request) {
-             auto pending = self.get().submit(request);
-             if (!pending)
-               throw std::runtime_error("too many operations are waiting in this group");
-             return pending;
-           })
-      .def("completion_fd", [](const GroupHandle& self) { return self.get().completion_fd(); })
+      // Without names, a call is a little quicker.
+      .def(
+          "run",
+          [](const GroupHandle& self, const Request& request) {
+            return run(self, request).failure;
+          },
+          nb::sig("def run(self, request: Request, /) -> Failure | None"),
+          "Run one operation in this thread, without the GIL; None when it is done.")
+      .def(
+          "run_blob",
+          [](const GroupHandle& self, const Request& request) {
+            Result result = run(self, request);
+            return result.failure ? nb::cast(std::move(*result.failure))
+                                  : blob_view(std::move(result.blob));
+          },
+          nb::sig("def run_blob(self, request: Request, /) -> Failure | memoryview"),
+          "As run, where only the sender knows the size: recv_bytes, gather_bytes, scatter.")
+      .def(
+          "submit",
+          [](const GroupHandle& self, const Request& request) {
+            auto pending = self.get().submit(request);
+            if (!pending) throw std::runtime_error("too many operations are waiting in this group");
+            return pending;
+          },
+          nb::sig("def submit(self, request: Request, /) -> Pending"),
+          "Queue an operation behind those submitted before; returns at once.")
+      .def(
+          "completion_fd", [](const GroupHandle& self) { return self.get().completion_fd(); },
+          "A descriptor that becomes readable whenever a submitted operation ends.")
       .def("drain_completions", [](const GroupHandle& self) { self.get().drain_completions(); })
-      .def("sentinel_trouble",
-           [](const GroupHandle& self) { return self.get().sentinel_trouble(); })
-      .def("native", &native_of, "rank"_a, "size"_a)
-      .def("hints", [](const GroupHandle& self) { return self.get().hints(); })
+      .def(
+          "sentinel_trouble", [](const GroupHandle& self) { return self.get().sentinel_trouble(); },
+          "Why nobody stands in for the neighbours of a rank that has none, or \"\".")
+      .def("native", &native_of, "rank"_a, "size"_a,
+           nb::sig("def native(self, rank: int, size: int) -> object"),
+           "A capsule by which native code of others runs operations: include/standfast/native.h.")
+      .def(
+          "hints", [](const GroupHandle& self) { return self.get().hints(); },
+          "What is suspect at the moment; all ranks have the same.")
       .def(
           "await_news",
           [](const GroupHandle& self, std::uint64_t seen, double timeout_s) {
             const nb::gil_scoped_release release;
             return self.get().await_news(seen, from_seconds(timeout_s));
           },
-          "seen"_a, "timeout_s"_a)
+          "seen"_a, "timeout_s"_a,
+          "Sleep without the GIL until the counter of news differs from `seen`; return it.\n\n"
+          "News: hints began or ended, there is a verdict, the group closes.")
       .def(
           "beat",
           [](const GroupHandle& self, std::string label, std::uint64_t step) {
             self.get().program_beats(std::move(label), step);
           },
-          "label"_a, "step"_a)
-      .def("idle", [](const GroupHandle& self) { self.get().program_idles(); })
+          "label"_a, "step"_a,
+          "The program's own progress, where it does not use the group's operations.")
+      .def(
+          "idle", [](const GroupHandle& self) { self.get().program_idles(); },
+          "The program has nothing to do: no progress is expected of it until the next beat.")
       .def("healthy", [](const GroupHandle& self) { return self.get().is_healthy(); })
-      .def("failure", [](const GroupHandle& self) { return failure_or_none(self.get().failure()); })
-      .def("taken", [](const GroupHandle& self) { self.get().taken(); })
-      .def("abort",
-           [](const GroupHandle& self, std::string reason) {
-             const nb::gil_scoped_release release;
-             self.get().abort(std::move(reason));
-           })
+      .def(
+          "failure", [](const GroupHandle& self) { return self.get().failure(); },
+          "The group's first cause, or None.")
+      .def(
+          "taken", [](const GroupHandle& self) { self.get().taken(); },
+          "The failure has reached the program: the exit timer is off from here on.")
+      .def(
+          "abort",
+          [](const GroupHandle& self, std::string reason) {
+            const nb::gil_scoped_release release;
+            self.get().abort(std::move(reason));
+          },
+          "reason"_a)
       .def(
           "fail",
           [](const GroupHandle& self, std::string type, std::string message,
              std::string traceback) {
             self.get().fail(std::move(type), std::move(message), std::move(traceback));
           },
-          "type"_a, "message"_a, "traceback"_a)
-      .def("close", [](const GroupHandle& self, const std::string& how) {
-        const Watch::Goodbye way = goodbye(how);
-        const nb::gil_scoped_release release;
-        return self.get().close(way);
-      });
+          "type"_a, "message"_a, "traceback"_a, "Tell the peers that this rank's program raised.")
+      .def(
+          "close",
+          [](const GroupHandle& self, const std::string& how) {
+            const Watch::Goodbye way = goodbye(how);
+            const nb::gil_scoped_release release;
+            return self.get().close(way);
+          },
+          "how"_a,
+          "End the group: how is \"orderly\", \"interrupted\" or \"failed\"; returns how it "
+          "ended.");
 }
 
 void translate(const std::exception_ptr& error, void*) {
@@ -315,6 +380,7 @@ void translate(const std::exception_ptr& error, void*) {
 }  // namespace
 
 NB_MODULE(_core, m) {
+  m.doc() = "The native core, as Python sees it (made by bind/). group.py and rendezvous/ call it.";
   // A traceback that is still held when the interpreter ends keeps its group: usual here, and no
   // leak of ours.
   nb::set_leak_warnings(false);
@@ -332,12 +398,17 @@ NB_MODULE(_core, m) {
   define_shortcut(m);
   define_machine(m);
   define_limits(m);
-  m.def("damage_next", [](bool on) { damages_next = on; });
-  m.def("throw_in", [](const std::string& thread) {
-    const bool watch = thread == "watch";
-    if (!watch && thread != "worker") throw nb::value_error("no such thread");
-    thread_to_fail = watch ? ThreadKind::kWatch : ThreadKind::kWorker;
-  });
+  m.def(
+      "damage_next", [](bool on) { damages_next = on; }, "on"_a,
+      "For tests: let the next comparison of results find damage.");
+  m.def(
+      "throw_in",
+      [](const std::string& thread) {
+        const bool watch = thread == "watch";
+        if (!watch && thread != "worker") throw nb::value_error("no such thread");
+        thread_to_fail = watch ? ThreadKind::kWatch : ThreadKind::kWorker;
+      },
+      "thread"_a, "For tests: let one of the core's own threads, watch or worker, fail.");
 }
 
 }  // namespace standfast::bind

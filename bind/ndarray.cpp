@@ -5,7 +5,8 @@
 #include "bind/ndarray.h"
 
 #include <algorithm>
-#include <vector>
+#include <array>
+#include <atomic>
 
 namespace nb = nanobind;
 
@@ -24,26 +25,45 @@ struct ArrayHead {
 constexpr int kContiguous = 0x1;  // NPY_ARRAY_C_CONTIGUOUS
 constexpr int kWritable = 0x400;  // NPY_ARRAY_WRITEABLE
 
-struct Learned {
-  PyObject* object;  // held for ever
-  DType dtype;
+// Which objects stand for a dtype. It only grows, under `learning`, while others read it.
+class Learned {
+ public:
+  bool find(const PyObject* object, DType* dtype) const {
+    const std::size_t count = count_.load(std::memory_order_acquire);
+    for (std::size_t i = 0; i < count; ++i) {
+      if (entries_[i].object != object) continue;
+      *dtype = entries_[i].dtype;
+      return true;
+    }
+    return false;
+  }
+  // Keeps the object for ever. What has no room is not known here, and goes the long way.
+  void add(nb::object object, DType dtype) {
+    const std::size_t count = count_.load(std::memory_order_relaxed);
+    if (count == entries_.size()) return;
+    entries_[count] = {object.release().ptr(), dtype};
+    count_.store(count + 1, std::memory_order_release);
+  }
+
+ private:
+  struct Entry {
+    PyObject* object;
+    DType dtype;
+  };
+  std::array<Entry, 64> entries_{};    // thrice the dtypes, and room for a platform's second names
+  std::atomic<std::size_t> count_{0};  // release, acquire: whoever sees it sees the entries
 };
 
-// What was learned of NumPy. All under the GIL.
-PyTypeObject* array_type = nullptr;
+// What was learned of NumPy. Written by one thread at a time, which is all that the GIL or, where
+// there is none, this mutex provides for.
+nb::ft_mutex learning;
+std::atomic<PyTypeObject*> array_type{nullptr};  // released last of what learn_numpy() writes
 PyObject* numpy_empty = nullptr;
-std::vector<Learned> dtypes;       // dtype objects, as arrays have them
-std::vector<Learned> dtype_names;  // what else stands for them in a recv
-PyObject* dtype_of_code[kDTypeCount] = {};
+PyObject* dtype_of_code[kDTypeCount] = {};  // each written before `dtypes` has the code
+Learned dtypes;                             // dtype objects, as arrays have them
+Learned dtype_names;                        // what else stands for them in a recv
 
-bool find(const std::vector<Learned>& among, const PyObject* object, DType* dtype) {
-  for (const Learned& each : among) {
-    if (each.object != object) continue;
-    *dtype = each.dtype;
-    return true;
-  }
-  return false;
-}
+bool has_learned() { return array_type.load(std::memory_order_acquire) != nullptr; }
 
 const ArrayHead* head_of(const PyObject* x) { return reinterpret_cast<const ArrayHead*>(x); }
 
@@ -67,24 +87,26 @@ bool is_as_expected(PyObject* x, const nb::object& dtype) {
 
 void learn_dtype(const nb::object& dtype, DType code) {
   DType known;
-  if (find(dtypes, dtype.ptr(), &known)) return;
-  dtypes.push_back({nb::object(dtype).release().ptr(), code});
-  dtype_names.push_back({dtypes.back().object, code});
+  if (dtypes.find(dtype.ptr(), &known)) return;
   PyObject*& first = dtype_of_code[static_cast<int>(code)];
-  if (first != nullptr) return;  // a platform's second name for the same elements
-  first = dtypes.back().object;
-  dtype_names.push_back({nb::object(dtype.attr("type")).release().ptr(), code});
+  const bool is_second = first != nullptr;  // a platform's second name for the same elements
+  if (!is_second) first = nb::object(dtype).release().ptr();
+  dtypes.add(dtype, code);
+  dtype_names.add(dtype, code);
+  if (is_second) return;
+  dtype_names.add(dtype.attr("type"), code);
   PyObject* name = nb::str(dtype_name(code)).release().ptr();
   PyUnicode_InternInPlace(&name);
-  dtype_names.push_back({name, code});
+  dtype_names.add(nb::steal(name), code);
 }
 
 }  // namespace
 
 bool view_ndarray(PyObject* x, ArrayView* view) {
-  if (x == nullptr || array_type == nullptr || Py_TYPE(x) != array_type) return false;
+  // Null before it was learned, and then the type of no object.
+  if (x == nullptr || Py_TYPE(x) != array_type.load(std::memory_order_acquire)) return false;
   const ArrayHead* head = head_of(x);
-  if ((head->flags & kContiguous) == 0 || !find(dtypes, head->dtype, &view->dtype)) return false;
+  if ((head->flags & kContiguous) == 0 || !dtypes.find(head->dtype, &view->dtype)) return false;
   view->data = reinterpret_cast<std::byte*>(head->data);
   view->axes = head->axes;
   view->shape = head->shape;
@@ -110,14 +132,16 @@ PyObject* make_ndarray(DType dtype, const Py_ssize_t* shape, int axes) {
 }
 
 void learn_numpy_dtype(const nb::object& dtype, int code) {
-  const bool is_new = array_type != nullptr && dtype_of_code[code] == nullptr;
+  const nb::ft_lock_guard lock(learning);
+  const bool is_new = has_learned() && dtype_of_code[code] == nullptr;
   if (is_new) learn_dtype(dtype, static_cast<DType>(code));
 }
 
-bool learned_dtype(PyObject* object, DType* dtype) { return find(dtype_names, object, dtype); }
+bool learned_dtype(PyObject* object, DType* dtype) { return dtype_names.find(object, dtype); }
 
 bool learn_numpy(const nb::list& samples, const nb::object& empty) {
-  if (array_type != nullptr) return true;
+  const nb::ft_lock_guard lock(learning);
+  if (has_learned()) return true;
   for (const nb::handle sample : samples) {
     const nb::object dtype = sample[0].attr("dtype");
     if (!is_as_expected(nb::object(sample[0]).ptr(), dtype)) return false;
@@ -126,10 +150,9 @@ bool learn_numpy(const nb::list& samples, const nb::object& empty) {
     learn_dtype(sample[0].attr("dtype"), static_cast<DType>(nb::cast<int>(sample[1])));
   }
   numpy_empty = nb::object(empty).release().ptr();
-  array_type = reinterpret_cast<PyTypeObject*>(
-      nb::borrow(reinterpret_cast<PyObject*>(Py_TYPE(nb::object(samples[0][0]).ptr())))
-          .release()
-          .ptr());
+  PyTypeObject* type = Py_TYPE(nb::object(samples[0][0]).ptr());
+  Py_INCREF(reinterpret_cast<PyObject*>(type));
+  array_type.store(type, std::memory_order_release);
   return true;
 }
 

@@ -32,13 +32,20 @@ constexpr std::size_t kHeldBytesMax = 8 * 1024;
 PyObject* stopped_name;
 PyObject* cut_name;
 
+PyObject* method_type;  // types.MethodType
+
 // What a method's group is to it. The base of Group, so that it is found without a look-up.
 struct Anchor {
-  PyObject_HEAD PyObject* core;  // a GroupHandle; null before anchor()
+  PyObject_HEAD PyObject* core;  // a GroupHandle; null before anchor(), and the same ever after
   Group* group;
   Member member;
   PyObject* over;  // Group._over: what every later call raises, or None
 };
+
+// Another thread may be writing it, where there is no GIL; Python's own writes are atomic there.
+bool is_over(const Anchor& anchor) {
+  return __atomic_load_n(&anchor.over, __ATOMIC_ACQUIRE) != Py_None;
+}
 
 // --- running it
 
@@ -122,7 +129,7 @@ PyObject* call_shortcut(PyObject* callable, PyObject* const* args, std::size_t f
   // Any other first argument is somebody else's mistake, or somebody else's object.
   if (count >= 1 && PyObject_TypeCheck(args[0], anchor_type)) {
     const Anchor& me = *reinterpret_cast<const Anchor*>(args[0]);
-    const bool is_open = me.group != nullptr && me.over == Py_None && me.group->is_open();
+    const bool is_open = me.group != nullptr && !is_over(me) && me.group->is_open();
     try {
       Plan plan;
       if (is_open && make_plan(*shortcut.form, me.member, {args + 1, count - 1, names}, &plan)) {
@@ -144,8 +151,6 @@ PyObject* call_shortcut(PyObject* callable, PyObject* const* args, std::size_t f
 // A bound method, for those who keep one.
 PyObject* bind_shortcut(PyObject* self, PyObject* instance, PyObject*) {
   if (instance == nullptr || instance == Py_None) return Py_NewRef(self);
-  static PyObject* const method_type =
-      nb::object(nb::module_::import_("types").attr("MethodType")).release().ptr();
   return PyObject_CallFunctionObjArgs(method_type, self, instance, nullptr);
 }
 
@@ -247,7 +252,7 @@ void free_anchor(PyObject* self) {
   Py_DECREF(type);
 }
 
-// _anchor(core, rank, size)
+// _anchor(core, rank, size): once, before the group is known to anybody.
 PyObject* anchor(PyObject* self, PyObject* args) {
   PyObject* core = nullptr;
   Anchor& me = anchor_of(self);
@@ -259,7 +264,10 @@ PyObject* anchor(PyObject* self, PyObject* args) {
     PyErr_SetString(PyExc_TypeError, "core is no native group");
     return nullptr;
   }
-  Py_CLEAR(me.core);
+  if (me.core != nullptr) {
+    PyErr_SetString(PyExc_RuntimeError, "it has a core");
+    return nullptr;
+  }
   me.core = Py_NewRef(core);
   me.group = &handle->get();
   me.member = {rank, size};
@@ -286,10 +294,14 @@ void define_shortcut(nb::module_& m) {
   prepare_plans();
   stopped_name = PyUnicode_InternFromString("_stopped");
   cut_name = PyUnicode_InternFromString("_cut_short");
+  method_type = nb::object(nb::module_::import_("types").attr("MethodType")).release().ptr();
   anchor_type = make_anchor_type();
   shortcut_type = make_shortcut_type();
   m.attr("Anchor") = nb::handle(reinterpret_cast<PyObject*>(anchor_type));
-  m.def("shortcut", &make_shortcut);
+  m.def("shortcut", &make_shortcut,
+        "Let usual arguments take a short way past a method of Group, known by its name.\n\n"
+        "The method is called where they are unusual or wrong. Group must have _stopped() and"
+        "\n_cut_short() for what ends an operation.");
 }
 
 }  // namespace standfast::bind

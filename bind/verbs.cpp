@@ -121,8 +121,10 @@ nb::list devices(const std::string& library) {
 
 // Raised with (code, text, hint, device, error).
 void define_error(nb::module_& m) {
-  static PyObject* type =
-      PyErr_NewException("standfast._core.VerbsError", PyExc_RuntimeError, nullptr);
+  static PyObject* type = PyErr_NewExceptionWithDoc(
+      "standfast._core.VerbsError",
+      "What is wrong with RDMA; args: code, text, hint, device, and the library's number or 0.",
+      PyExc_RuntimeError, nullptr);
   m.attr("VerbsError") = nb::borrow(type);
   nb::register_exception_translator([](const std::exception_ptr& error, void*) {
     try {
@@ -140,9 +142,17 @@ void define_error(nb::module_& m) {
 void define_verbs(nb::module_& m) {
   define_error(m);
   m.attr("RAILS_MAX") = verbs::kRailsMax;
-  m.def("verbs_devices", &devices, "library"_a);
-  nb::class_<RailsBox>(m, "Rails");
-  nb::class_<Station>(m, "Station")
+  m.def("verbs_devices", &devices, "library"_a,
+        nb::sig("def verbs_devices(library: str) -> list[dict[str, typing.Any]]"),
+        "Describe all devices; VerbsError where there are none. library: \"\" for the system's.");
+  nb::class_<RailsBox>(m, "Rails", "What carries data to one peer over RDMA; a WireSpec takes it.");
+  // Where there is no GIL, lock_self() lets one thread in at a time, as the GIL does.
+  nb::class_<Station>(
+      m, "Station",
+      "This rank's RDMA devices while a group is being formed. Every call may raise VerbsError.\n\n"
+      "cells: by peer, the (device, port, address or \"\") of each rail. addresses() gives what the"
+      " peer\npasses to its connect(): a tuple per rail, in the order of RailEnd. renew() makes new"
+      " queue\npairs in place of those that connect() has used.")
       .def(
           "__init__",
           [](Station* self, const std::string& library,
@@ -158,7 +168,9 @@ void define_verbs(nb::module_& m) {
             for (const RailAddress& end : self.addresses(peer, likely)) made.append(packed(end));
             return made;
           },
-          "peer"_a, nb::kw_only(), "likely"_a)
+          "peer"_a, nb::kw_only(), "likely"_a, nb::lock_self(),
+          nb::sig("def addresses(self, peer: int, *, likely: collections.abc.Sequence[str])"
+                  " -> list[tuple[str, int, int, bytes, int, int, int, int, int, int]]"))
       .def(
           "connect",
           [](Station& self, int peer, const std::vector<PackedEnd>& theirs,
@@ -169,15 +181,15 @@ void define_verbs(nb::module_& m) {
             const nb::gil_scoped_release release;
             self.connect(peer, ends, peer_text, {key, first});
           },
-          "peer"_a, "theirs"_a, nb::kw_only(), "peer_text"_a, "key"_a, "first"_a)
-      .def("renew", &Station::renew, "peer"_a)
-      .def("greet", &Station::greet, "peer"_a)
-      .def("is_greeted", &Station::is_greeted, "peer"_a)
-      .def("silent_rails", &Station::silent_rails, "peer"_a)
-      .def("text", &Station::text, "peer"_a)
+          "peer"_a, "theirs"_a, nb::kw_only(), "peer_text"_a, "key"_a, "first"_a, nb::lock_self())
+      .def("renew", &Station::renew, "peer"_a, nb::lock_self())
+      .def("greet", &Station::greet, "peer"_a, nb::lock_self())
+      .def("is_greeted", &Station::is_greeted, "peer"_a, nb::lock_self())
+      .def("silent_rails", &Station::silent_rails, "peer"_a, nb::lock_self())
+      .def("text", &Station::text, "peer"_a, nb::lock_self())
       .def(
-          "release", [](Station& self, int peer) { return RailsBox{self.release(peer)}; },
-          "peer"_a);
+          "release", [](Station& self, int peer) { return RailsBox{self.release(peer)}; }, "peer"_a,
+          nb::lock_self());
 }
 
 }  // namespace standfast::bind

@@ -11,6 +11,12 @@ import re
 import sys
 from pathlib import Path
 
+# As a module has it in its text, from nanobind 3.0 on and before; the latter begins with it.
+NAMED = re.compile(
+    rb"nanobind_[ -~]*?_v(\d+)(?:_[a-z_]+)?\x00|(?<![ -~])v(\d+)_[ -~]*abi[ -~]*\x00"
+)
+# As its sources have it: where they do depends on nanobind's version.
+SOURCES = ("nb_internals.h", "nb_abi.h")
 HINT = {
     "21": "nanobind>=2.15,<3",
     "22": "nanobind>=3.0,<3.2",
@@ -32,16 +38,16 @@ def folder_of(package: str, header: str) -> Path:
 def abi_of_mlx(folder: Path) -> str:
     """Return the version of nanobind's internals in MLX's module: "22"."""
     for module in sorted(folder.glob("core.*.so")):
-        found = re.search(rb"nanobind_[ -~]*?_v(\d+)(?:_[a-z_]+)?\x00", module.read_bytes())
-        found = found or re.search(rb"_v(\d+)\x00", module.read_bytes())
+        found = NAMED.search(module.read_bytes())
         if found:
-            return found[1].decode()
+            return (found[1] or found[2]).decode()
     raise SystemExit(f"error: {folder} has no module that names its nanobind")
 
 
 def abi_of_nanobind(folder: Path) -> str:
     """Return the version of the internals of the nanobind that this is built with."""
-    text = (folder / "src" / "nb_internals.h").read_text(encoding="utf-8")
+    headers = [folder / "src" / name for name in SOURCES]
+    text = "".join(path.read_text(encoding="utf-8") for path in headers if path.exists())
     found = re.search(r"define\s+NB_INTERNALS_VERSION\s+(\d+)", text)
     if found is None:
         raise SystemExit(f"error: {folder} does not name its internals")

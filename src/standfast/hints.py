@@ -19,12 +19,18 @@ WORDS: Mapping[str, str] = {
 class Seen(Protocol):
     """A hint as the core tells it."""
 
-    kind: str
-    rank: int
-    reporter: int
-    cause: str
-    evidence: list[str]
-    since_ns: int
+    @property
+    def kind(self) -> str: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def reporter(self) -> int: ...
+    @property
+    def cause(self) -> str: ...
+    @property
+    def evidence(self) -> list[str]: ...
+    @property
+    def since_ns(self) -> int: ...
 
 
 @dataclass(frozen=True)

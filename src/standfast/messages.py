@@ -16,21 +16,36 @@ from standfast.errors import BY_KIND, GroupClosed, InternalError, RemoteFailure,
 class Failure(Protocol):
     """What the core says about an operation that did not end well; -1 and "" where unknown."""
 
-    kind: str
-    rank: int
-    reporter: int
-    cause: str
-    evidence: list[str]
-    remote_type: str
-    remote_message: str
-    remote_traceback: str
-    op: str
-    seq: int
-    waiting_for: int
-    waited_s: float
-    bytes_done: int
-    bytes_total: int
-    detected_ns: int
+    @property
+    def kind(self) -> str: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def reporter(self) -> int: ...
+    @property
+    def cause(self) -> str: ...
+    @property
+    def evidence(self) -> list[str]: ...
+    @property
+    def remote_type(self) -> str: ...
+    @property
+    def remote_message(self) -> str: ...
+    @property
+    def remote_traceback(self) -> str: ...
+    @property
+    def op(self) -> str: ...
+    @property
+    def seq(self) -> int: ...
+    @property
+    def waiting_for(self) -> int: ...
+    @property
+    def waited_s(self) -> float: ...
+    @property
+    def bytes_done(self) -> int: ...
+    @property
+    def bytes_total(self) -> int: ...
+    @property
+    def detected_ns(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

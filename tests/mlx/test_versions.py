@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from standfast.mlx_versions import foreign_abi, objection, parse
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def facts() -> ModuleType:
+    """Load mlx/facts.py, a program of the build."""
+    spec = importlib.util.spec_from_file_location("facts", ROOT / "mlx" / "facts.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.parametrize("found", ["0.32.2", "0.32.3", "0.32.4", "0.32.9", "0.32.5.dev20261130+1a"])
@@ -47,6 +59,29 @@ def test_numbers_of_a_version() -> None:
     """The first three count."""
     assert parse("0.32.10") == (0, 32, 10)
     assert parse("0.32") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (b"_v0\0nanobind_system_libstdcpp_gxx_abi_1xxx_use_cxx11_abi_1_a1_v22\0", "22"),
+        (b"_v0\0v21_system_libstdcpp_gxx_abi_1xxx_use_cxx11_abi_1\0", "21"),
+        (b"\0v21_system_libcpp_abi1_ft\0", "21"),
+    ],
+)
+def test_the_internals_of_a_module(tmp_path: Path, text: bytes, version: str) -> None:
+    """The build finds the version of nanobind's internals in MLX's module, as 2 and 3 name it."""
+    (tmp_path / "core.abi.so").write_bytes(b"\x7fELF\0" + text)
+    assert facts().abi_of_mlx(tmp_path) == version
+
+
+@pytest.mark.parametrize("header", ["nb_internals.h", "nb_abi.h"])
+def test_the_internals_of_nanobind(tmp_path: Path, header: str) -> None:
+    """The build finds it in nanobind's sources, wherever 2 and 3 have it."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "nb_internals.h").write_text("// something else\n")
+    (tmp_path / "src" / header).write_text("#  define NB_INTERNALS_VERSION 21\n")
+    assert facts().abi_of_nanobind(tmp_path) == "21"
 
 
 def test_the_build_refuses_another_nanobind(tmp_path: Path) -> None:
