@@ -42,6 +42,7 @@ constexpr Operation kOperations[] = {
     {"reduce_scatter", RequestKind::kReduceScatter, true, false},
     {"all_to_all", RequestKind::kAllToAll, true, true},
     {"broadcast", RequestKind::kBroadcast, false, false},
+    {"barrier", RequestKind::kBarrier, false, false},
     {"pingpong", RequestKind::kSend, false, false},
 };
 
@@ -71,7 +72,7 @@ std::vector<GroupConfig> configure(int size) {
         at(low).control.emplace_back(high, Fd(control[0]));
         at(high).control.emplace_back(low, Fd(control[1]));
       }
-      NamedSegment made = make_segment();
+      NamedSegment made = make_segment(size);
       Fd other = attach_segment(made.name);
       unlink_segment(made.name);
       at(low).wires.push_back(

@@ -76,11 +76,15 @@ void define_segments(nb::module_& m) {
   m.attr("SHM_BYTES") = sizeof(Segment);
   m.def(
       "shm_create",
-      [] {
-        NamedSegment made = make_segment();
+      [](int ranks_here) {
+        NamedSegment made = make_segment(ranks_here);
         return std::pair(made.name, made.fd.release());
       },
-      "Make a segment of SHM_BYTES, mode 0600, with a random name; return (name, descriptor).");
+      nb::kw_only(), "ranks_here"_a = 2,
+      "Make a segment of SHM_BYTES, mode 0600, with a random name; return (name, descriptor).\n\n"
+      "ranks_here: of how many ranks of this host the pair is one; where they are many, it takes"
+      " only\nsome of its pages now. OSError if there is no room for the segments of all their"
+      " pairs.");
   m.def(
       "shm_attach", [](const std::string& name) { return attach_segment(name).release(); },
       "name"_a,

@@ -1,9 +1,20 @@
-// barrier: dissemination over the mesh (Hensgen, Finkel and Manber, 1988), or word passed along the
-// ring.
+// barrier: in one round or by dissemination (Hensgen, Finkel and Manber, 1988) over the mesh, or
+// word passed along the ring.
 #include "core/collective/algorithms.h"
 
 namespace standfast {
 namespace {
+
+// Everybody tells everybody.
+Outcome one_round(Comm& comm) {
+  for (int distance = 1; distance < comm.size(); ++distance) {
+    SF_TRY(comm.send(comm.rank_at(distance), nullptr, 0));
+  }
+  for (int distance = 1; distance < comm.size(); ++distance) {
+    SF_TRY(comm.receive(comm.rank_at(-distance), nullptr, 0));
+  }
+  return comm.flush();
+}
 
 // After round k every rank has heard, directly or not, of 2^(k+1) ranks.
 Outcome dissemination(Comm& comm) {
@@ -28,7 +39,12 @@ Outcome around(Comm& comm) {
 }  // namespace
 
 Outcome barrier(Comm& comm, Algorithm algorithm) {
-  return algorithm == Algorithm::kRing ? around(comm) : dissemination(comm);
+  switch (algorithm) {
+    case Algorithm::kDirect: return one_round(comm);
+    case Algorithm::kTwoPhase: return dissemination(comm);
+    case Algorithm::kRing: return around(comm);
+  }
+  return Outcome::kOk;
 }
 
 }  // namespace standfast

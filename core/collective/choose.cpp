@@ -41,6 +41,17 @@ std::size_t direct_bytes(const Shape& shape, const SwitchPoints& points) {
   return shape.topology == Topology::kTwoPhase ? 0 : points.direct_bytes;
 }
 
+// A barrier in one round takes n - 1 frames of each rank, in log2(n) rounds as many as rounds. Over
+// shared memory a frame is a cache line, cheaper than another round: that is a trip between cores
+// or, with more ranks than cores, another turn of every rank on its core.
+constexpr int kOneRoundRanks = 16;
+
+bool is_one_round(const Shape& shape) {
+  if (shape.topology == Topology::kTwoPhase) return false;
+  const bool is_cheap = shape.fabric == FabricKind::kShm && shape.size <= kOneRoundRanks;
+  return is_cheap || shape.topology == Topology::kDirect;
+}
+
 }  // namespace
 
 const SwitchPoints& switch_points(FabricKind fabric, int ranks) {
@@ -57,6 +68,9 @@ const SwitchPoints& switch_points(FabricKind fabric, int ranks) {
 Algorithm choose(const Shape& shape) {
   const SwitchPoints& points = switch_points(shape.fabric, shape.size);
   if (is_around(shape, points)) return Algorithm::kRing;
+  if (shape.kind == OpKind::kBarrier) {
+    return is_one_round(shape) ? Algorithm::kDirect : Algorithm::kTwoPhase;
+  }
   if (shape.kind != OpKind::kAllReduce) return Algorithm::kDirect;
   return shape.bytes <= direct_bytes(shape, points) ? Algorithm::kDirect : Algorithm::kTwoPhase;
 }

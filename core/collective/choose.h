@@ -14,7 +14,8 @@ enum class Topology : std::uint8_t { kAuto, kMesh, kRing, kDirect, kTwoPhase };
 
 enum class Algorithm : std::uint8_t {
   kDirect,    // everybody to everybody in one phase: fewest steps
-  kTwoPhase,  // mesh: reduce-scatter, then all-gather, interleaved piece by piece
+  kTwoPhase,  // mesh: reduce-scatter, then all-gather, interleaved piece by piece. barrier: in
+              // log2(n) rounds
   kRing,      // around the ring, in both directions at once
 };
 

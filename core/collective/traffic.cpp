@@ -73,8 +73,10 @@ class Formula {
   Traffic gather() const { return load_.rank == load_.root ? Traffic{} : message(bytes_); }
   Traffic send() const { return message(bytes_); }
 
-  // Dissemination: the logarithm of n. Around the ring: both ways, half around.
+  // One round: to everybody. Dissemination: the logarithm of n. Around the ring: both ways, half
+  // around.
   Traffic barrier() const {
+    if (load_.algorithm == Algorithm::kDirect) return {others_, 0};
     const auto halves = static_cast<std::uint64_t>(load_.size / 2);
     const auto rounds = static_cast<std::uint64_t>(std::bit_width(others_));
     return {around_ ? 2 * halves : rounds, 0};

@@ -62,6 +62,22 @@ TEST_CASE("one algorithm alone can be asked for, as far as it reaches") {
   }
 }
 
+TEST_CASE("a barrier of few ranks over shared memory has one round, others have log2(n)") {
+  const auto barrier = [](int size, FabricKind fabric, Topology topology = Topology::kAuto) {
+    return choose({OpKind::kBarrier, 0, size, topology, fabric});
+  };
+  for (const int size : {2, 3, 4, 8, 16}) {
+    CHECK(barrier(size, FabricKind::kShm) == Algorithm::kDirect);
+    CHECK(barrier(size, FabricKind::kShm, Topology::kMesh) == Algorithm::kDirect);
+    CHECK(barrier(size, FabricKind::kShm, Topology::kRing) == Algorithm::kRing);
+    CHECK(barrier(size, FabricKind::kShm, Topology::kTwoPhase) == Algorithm::kTwoPhase);
+    CHECK(barrier(size, FabricKind::kTcp) == Algorithm::kTwoPhase);
+    CHECK(barrier(size, FabricKind::kTcp, Topology::kDirect) == Algorithm::kDirect);
+    CHECK(barrier(size, FabricKind::kVerbs) == Algorithm::kTwoPhase);
+  }
+  CHECK(barrier(17, FabricKind::kShm) == Algorithm::kTwoPhase);
+}
+
 TEST_CASE("the row for a number of ranks is the first that reaches it, or the last") {
   for (const FabricKind fabric : kFabrics) {
     int before = 0;

@@ -59,6 +59,35 @@ TEST_CASE("group death: a death in any collective") {
   }
 }
 
+// A barrier in one round waits for everybody, so everybody in it sees who is gone.
+TEST_CASE("group death: a death in a barrier of two, four and eight ranks") {
+  for (const int size : {2, 4, 8}) {
+    for (const int victim : {0, size - 1}) {
+      CAPTURE(size);
+      CAPTURE(victim);
+      const auto outside = [](Group& group) { (void)barriers_until_failure(group); };
+      Team team({.size = size, .outsider = victim, .outside = outside});
+      std::vector<Heard> heard(static_cast<std::size_t>(size));
+      std::atomic<Nanos> died{0};
+      std::atomic<int> done{0};
+      team.each([&](int rank) {
+        if (rank == victim) {
+          (void)eventually([&] { return done >= size - 1; });
+          died = now_ns();
+          return team.kill_outsider();
+        }
+        const Request barrier = request(Kind::kBarrier, nullptr, nullptr, 0);
+        heard[static_cast<std::size_t>(rank)] = until_failure([&] {
+          Result result = team[rank].run(barrier, nullptr);
+          ++done;
+          return result;
+        });
+      });
+      check_heard(heard, victim, {VerdictKind::kDied, VerdictKind::kLinkLost}, victim, died);
+    }
+  }
+}
+
 // A send that nobody takes and a recv that nobody feeds end with the peer that died.
 TEST_CASE("group death: a death in a message") {
   for (const FabricKind fabric : kFabrics) {
@@ -158,7 +187,7 @@ TEST_CASE("group death: a lost link") {
       // Somebody has to need the link: shared memory works without its doorbell while all are
       // awake.
       heard[static_cast<std::size_t>(rank)] = until_failure([&] {
-        return operation.run(team[rank], rank == 1 ? Kind::kReceive : Kind::kBarrier, 2);
+        return operation.run(team[rank], rank == 0 ? Kind::kBarrier : Kind::kReceive, 3 - rank);
       });
     });
     check_heard(heard, -1, {VerdictKind::kLinkLost}, -1, cut);

@@ -141,6 +141,26 @@ TEST_CASE("group failure: mismatch") {
   }
 }
 
+// One rank in a barrier, the others in a sum: all hear who is in what, however many they are.
+TEST_CASE("group failure: a barrier is no sum, among two, four and eight ranks") {
+  for (const int size : {2, 4, 8}) {
+    CAPTURE(size);
+    Team team({.size = size});
+    std::vector<Heard> heard(static_cast<std::size_t>(size));
+    const Nanos start = now_ns();
+    team.each([&](int rank) {
+      AnyOperation operation(size, kCount);
+      const Kind kind = rank == 1 ? Kind::kBarrier : Kind::kAllReduce;
+      heard[static_cast<std::size_t>(rank)] =
+          until_failure([&] { return operation.run(team[rank], kind, 0); });
+    });
+    check_heard(heard, -1, {VerdictKind::kMismatch}, -1, start);
+    const std::string& cause = heard[0].failure.verdict.cause;
+    CHECK(cause.find("rank 1 is in barrier #1") != std::string::npos);
+    CHECK(cause.find("in all_sum int32[100] #1") != std::string::npos);
+  }
+}
+
 // A message with another tag, type or size than was expected is refused on both sides.
 TEST_CASE("group failure: message mismatch") {
   for (int odd = 0; odd < 3; ++odd) {
@@ -180,12 +200,13 @@ TEST_CASE("group failure: interrupted") {
     Complaints complaints(kSize);
     wants_interrupt = true;
     team.each([&](int rank) {
+      AnyOperation operation(kSize, kCount);
       if (rank != culprit) {
-        heard[static_cast<std::size_t>(rank)] = barriers_until_failure(team[rank]);
+        heard[static_cast<std::size_t>(rank)] =
+            until_failure([&] { return operation.run(team[rank], Kind::kReceive, culprit); });
         return;
       }
       std::string& complaint = complaints[static_cast<std::size_t>(rank)];
-      AnyOperation operation(kSize, kCount);
       Result result;
       for (int i = 0; i < 1000 && !result.failure; ++i) {
         result = team[rank].run(request(Kind::kReceive, nullptr, nullptr, 0, (rank + 1) % kSize),

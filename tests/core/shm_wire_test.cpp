@@ -102,6 +102,63 @@ TEST_CASE("shm segment: sweep") {
 
 namespace {
 
+SF_REVEAL(PagesFrom, Mapping, Fd, fd_)
+
+std::uint64_t bytes_taken(int fd) {
+  struct stat status{};
+  REQUIRE(fstat(fd, &status) == 0);
+  return static_cast<std::uint64_t>(status.st_blocks) * 512;
+}
+
+}  // namespace
+
+// Few ranks: all pages are there from the beginning. Many: those of the heads; a long frame takes
+// what it needs of its own lane, once.
+TEST_CASE("shm segment: pages are taken at once, or by the frames that need them") {
+#ifdef __linux__
+  const NamedSegment few = make_segment(kRanksWithAllPages);
+  unlink_segment(few.name);
+  CHECK(bytes_taken(few.fd.get()) >= sizeof(Segment));
+
+  const NamedSegment many = make_segment(kRanksWithAllPages + 1);
+  unlink_segment(many.name);
+  const std::uint64_t heads = bytes_taken(many.fd.get());
+  CHECK(heads < 64 * 1024);
+  WirePair wires = shm_wires(std::make_shared<Mapping>(many.fd.get()));
+  for (std::uint32_t round = 0; round < 3; ++round) {
+    for (std::uint32_t i = 1; i <= kSlots; ++i) {
+      const auto sent = pattern(kFrameBytes, round + i);
+      REQUIRE(wires.a->send(tag_of(i), sent.data(), sent.size()) == Turn::kDone);
+    }
+    for (std::uint32_t i = 1; i <= kSlots; ++i) {
+      std::vector<std::byte> got(kFrameBytes);
+      REQUIRE(wires.b->receive(tag_of(i), got.data(), got.size()) == Turn::kDone);
+      CHECK(got == pattern(kFrameBytes, round + i));
+    }
+    CHECK(bytes_taken(many.fd.get()) == heads + kSlots * kFrameBytes);
+  }
+#endif
+}
+
+// Where there are no pages for a frame, it is not sent, and the wire says why.
+TEST_CASE("shm wire: no memory for a frame") {
+#ifdef __linux__
+  const NamedSegment made = make_segment(kRanksWithAllPages + 1);
+  unlink_segment(made.name);
+  const auto mapping = std::make_shared<Mapping>(made.fd.get());
+  WirePair wires = shm_wires(mapping);
+  const auto sent = pattern(kFrameBytes, 1);
+  mapping.get()->*reveal(PagesFrom{}) = Fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  CHECK(wires.a->send(tag_of(1), sent.data(), sent.size()) == Turn::kBroken);
+  CHECK(wires.a->trouble() == "shared memory of 131072 bytes: EBADF (Bad file descriptor)");
+  Tag tag;
+  std::size_t bytes = 0;
+  CHECK(wires.b->peek(&tag, &bytes) == Turn::kNotYet);
+#endif
+}
+
+namespace {
+
 SF_REVEAL(Sent, ShmWire, std::uint64_t, sent_)
 SF_REVEAL(FreedSeen, ShmWire, std::uint64_t, freed_seen_)
 SF_REVEAL(Received, ShmWire, std::uint64_t, received_)

@@ -258,6 +258,8 @@ TEST_CASE("group traffic: all other algorithms") {
                                 OpKind::kBroadcast, OpKind::kGather}) {
         check_traffic({kind, algorithm, size, 0, block, DType::kFloat32, ReduceOp::kSum, size / 2});
       }
+    }
+    for (const Algorithm algorithm : kAlgorithms) {
       check_traffic({OpKind::kBarrier, algorithm, size, 0, 0});
     }
   }

@@ -317,7 +317,8 @@ class FakeSegments:
         self._broken = broken
         self._stage = stage
 
-    def shm_create(self) -> tuple[str, int]:
+    def shm_create(self, *, ranks_here: int) -> tuple[str, int]:
+        assert ranks_here >= 2
         if "create" in self._broken:
             raise OSError(28, "No space left on device")
         name = f"{self._prefix}-{os.getpid()}-{os.urandom(6).hex()}"

@@ -38,8 +38,8 @@ Turn ShmWire::send(const Tag& tag, const void* data, std::size_t bytes) {
   head.bytes = static_cast<std::uint32_t>(bytes);
   if (bytes <= kInlineBytes) {
     copy_bytes(head.inline_payload, data, bytes);
-  } else if (!lend(head, data)) {
-    stage(head, data);
+  } else if (!lend(head, data) && !stage(head, data)) {
+    return Turn::kBroken;
   }
   head.ready.store(static_cast<std::uint32_t>(++sent_), std::memory_order_seq_cst);
   if (out_.receiver_asleep.load(std::memory_order_seq_cst) != 0) {
@@ -72,13 +72,24 @@ bool ShmWire::shows_arena() {
   return true;
 }
 
-void ShmWire::stage(SlotHead& head, const void* data) {
+// False: there is no memory for it.
+bool ShmWire::stage(SlotHead& head, const void* data) {
   // The look costs a trip to the peer's core, which only a long copy earns back.
   if (head.bytes > kEagerBytes) learn_freed();
   const PayloadPlace place = free_place();
+  if (last_use_[place] == 0 && !take(place)) return false;
   copy_bytes(out_.payloads[place], data, head.bytes);
   head.payload = {place, 0};
   last_use_[place] = sent_ + 1;
+  return true;
+}
+
+// Before the first frame lies there.
+bool ShmWire::take(PayloadPlace place) {
+  const int code = mapping_->take(out_.payloads[place], kFrameBytes);
+  if (code == 0) return true;
+  lack_ = SystemError("shared memory of " + std::to_string(kFrameBytes) + " bytes", code).what();
+  return false;
 }
 
 void ShmWire::learn_freed() {
@@ -232,10 +243,12 @@ bool ShmWire::answer_bell(Half half) {
       return true;
     }
     for (std::size_t i = 0; i < transfer.bytes; ++i) for_other |= letters[i] != mine;
+    if (transfer.bytes < sizeof letters) return for_other;  // an end is seen by the next poll
   }
 }
 
 std::string ShmWire::trouble() const {
+  if (!lack_.empty()) return lack_;
   if (in_.withdrawn.load(std::memory_order_relaxed) != 0) {
     return "the peer's operation ended before what it had lent was read";
   }

@@ -46,7 +46,8 @@ class ShmWire final : public Wire {
   Turn expect(const Tag& tag, std::size_t bytes, SlotHead** head);
   bool lend(SlotHead& head, const void* data);
   bool shows_arena();
-  void stage(SlotHead& head, const void* data);
+  bool stage(SlotHead& head, const void* data);
+  bool take(PayloadPlace place);
   void learn_freed();
   PayloadPlace free_place() const;
   void look_for_arena();
@@ -67,6 +68,7 @@ class ShmWire final : public Wire {
   std::uint64_t freed_seen_ = 0;
   std::uint64_t lent_ = 0;               // the last frame that was lent
   std::uint64_t last_use_[kSlots] = {};  // of each payload: the last frame that lay there
+  std::string lack_;                     // of memory, for trouble()
   // The receiving half's.
   std::uint64_t received_ = 0;
   bool looked_for_arena_ = false;

@@ -68,8 +68,8 @@ class Formation:
 class Segments(Protocol):
     """The native core's shared memory by name; see _core.pyi."""
 
-    def shm_create(self) -> tuple[str, int]:
-        """Make a segment; return its name and descriptor."""
+    def shm_create(self, *, ranks_here: int) -> tuple[str, int]:
+        """Make a segment for a pair of the ranks here; return its name and descriptor."""
 
     def shm_attach(self, name: str, /) -> int:
         """Open a segment by name; return its descriptor."""

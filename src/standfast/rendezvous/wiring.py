@@ -107,6 +107,7 @@ class Wiring:
         self._loop = loop
         self._plan = plan
         self._segments = segments
+        self._ranks_here = 1 + sum(fabric == SHM for fabric in plan.fabrics.values())
         self._rails = rails
         self._finished = finished
         self._report = report
@@ -233,7 +234,7 @@ class Wiring:
     def _create(self, pair: Pair) -> bool:
         """Make the pair's segment; False if tcp must do, RendezvousError if it must not."""
         try:
-            pair.segment, pair.shm_fd = self._segments.shm_create()
+            pair.segment, pair.shm_fd = self._segments.shm_create(ranks_here=self._ranks_here)
         except (OSError, RuntimeError) as error:
             self._no_memory(pair.rank, f"rank {self._plan.rank} could not make it: {error}")
             return False
