@@ -2,6 +2,7 @@
 // messages, and the words for what a library refuses.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -180,6 +181,23 @@ TEST_CASE("verbs message: any flipped bit is seen") {
     MessageHead damaged = head;
     as_bytes(&damaged)[bit / 8] ^= std::byte(1 << bit % 8);
     CHECK(judge(damaged, payload.data(), expected) != Soundness::kGood);
+  }
+}
+
+// All sizes around the steps in which it goes, and those of whole messages.
+TEST_CASE("verbs message: the copy is the payload, and its checksum the same") {
+  MessageHead head{};
+  head.magic = kMagic;
+  head.ordinal = 5;
+  for (const std::size_t bytes : {0ul, 1ul, 8ul, 127ul, 4095ul, 4096ul, 4097ul, 8192ul + 3,
+                                  payload_bytes_max(Size::kSmall), kFrameBytes - 1, kFrameBytes}) {
+    CAPTURE(bytes);
+    const std::vector<std::byte> payload = test::pattern(bytes, 7);
+    std::vector<std::byte> copy(bytes + 1, std::byte{0xee});
+    const std::uint64_t sum = copy_with_checksum(head, copy.data(), payload.data(), bytes);
+    CHECK(sum == checksum_of(head, payload.data(), bytes));
+    CHECK(std::equal(payload.begin(), payload.end(), copy.begin()));
+    CHECK(copy[bytes] == std::byte{0xee});
   }
 }
 

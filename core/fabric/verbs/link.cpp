@@ -138,8 +138,7 @@ bool Link::post(Track& track, Size size, MessageHead head, const std::byte* payl
   for (const Size each : kBoth) head.room[at(each)] = track.lanes[at(each)].room_made;
   const int slot = lane.free.back();
   std::byte* const to = track.rail->send_slot(size, slot);
-  copy_bytes(to + sizeof head, payload, bytes);
-  head.checksum = checksum_of(head, to + sizeof head, bytes);
+  head.checksum = copy_with_checksum(head, to + sizeof head, payload, bytes);
   copy_bytes(to, &head, sizeof head);
   const int error = track.rail->post_send(size, slot);
   if (error == ENOMEM && lane.in_flight > 0) {

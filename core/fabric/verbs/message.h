@@ -60,6 +60,10 @@ constexpr std::size_t payload_bytes(std::size_t frame_bytes, std::size_t offset,
 // Over the head but for its last field, and the payload. Any change within one word of 8 bytes
 // changes it for sure; other damage does so but for a chance of 2^-64.
 std::uint64_t checksum_of(const MessageHead& head, const std::byte* payload, std::size_t bytes);
+// The same of what is now at `to`, where it copies the payload meanwhile: in one pass, for that is
+// most of what a large message costs its sender.
+std::uint64_t copy_with_checksum(const MessageHead& head, std::byte* to, const std::byte* payload,
+                                 std::size_t bytes);
 
 // What a head that was received promises, checked before any other field is used.
 enum class Soundness : std::uint8_t { kGood, kForeign, kOutOfOrder, kDamaged };
