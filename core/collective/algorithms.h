@@ -52,8 +52,8 @@ Outcome scatter(Comm& comm, int root, const ScatterBuffers& buffers, std::vector
 Outcome send(Comm& comm, int to, const std::byte* data, std::size_t bytes);
 Outcome receive(Comm& comm, int from, std::byte* data, std::size_t bytes);
 // Whose message with this tag is to be received next: of those that have one, the first after rank
-// `last`. A rank whose next frame is something else can't send one first; if all are so, one of them,
-// and receiving from it tells what is wrong.
+// `last`. A rank whose next frame is something else can't send one first; if all are so, one of
+// them, and receiving from it tells what is wrong.
 Outcome find_sender(Comm& comm, std::int32_t tag, int last, int* from);
 // A message of bytes whose size only the sender knows, but not above `bytes_max`. The expected
 // tag's count is ignored.

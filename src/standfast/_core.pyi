@@ -11,9 +11,12 @@ FRAME_BYTES: int
 
 SHM_BYTES: int
 
-def shm_create() -> tuple[str, int]:
+def shm_create(*, ranks_here: int = 2) -> tuple[str, int]:
     """
     Make a segment of SHM_BYTES, mode 0600, with a random name; return (name, descriptor).
+
+    ranks_here: of how many ranks of this host the pair is one; where they are many, it takes only
+    some of its pages now. OSError if there is no room for the segments of all their pairs.
     """
 
 def shm_attach(name: str) -> int:
@@ -218,7 +221,9 @@ class Pending:
 
     def failure(self) -> Failure | None: ...
     @property
-    def source(self) -> int: ...
+    def source(self) -> int:
+        """The rank that a receive from any took its message from; else -1."""
+
     def blob(self) -> memoryview: ...
 
 def beacon_open(*, maker: int, key: str, size: int) -> tuple[str, int]:
