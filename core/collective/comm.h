@@ -172,5 +172,10 @@ inline Piece piece_of(std::size_t block_length, std::size_t piece, std::size_t r
 inline std::size_t rounds_of(std::size_t longest, std::size_t piece) {
   return (longest + piece - 1) / piece;
 }
+// Which piece is the turn of round `round`. Every other operation goes through its memory
+// backwards: what the one before it touched last, on the same memory, is still in the cache.
+inline std::size_t piece_in_turn(const Tag& tag, std::size_t round, std::size_t rounds) {
+  return tag.seq % 2 == 0 ? round : rounds - 1 - round;
+}
 
 }  // namespace standfast

@@ -7,23 +7,31 @@
 
 namespace standfast {
 
+namespace {
+
+std::size_t frames_of(std::size_t bytes) {
+  return std::max<std::size_t>(1, rounds_of(bytes, kFrameBytes));
+}
+
+Piece frame_in_turn(const Comm& comm, std::size_t bytes, std::size_t turn) {
+  return piece_of(bytes, kFrameBytes, piece_in_turn(comm.tag(), turn, frames_of(bytes)));
+}
+
+}  // namespace
+
 Outcome send(Comm& comm, int to, const std::byte* data, std::size_t bytes) {
-  std::size_t sent = 0;
-  do {
-    const std::size_t length = std::min(kFrameBytes, bytes - sent);
-    SF_TRY(comm.send(to, data + sent, length));
-    sent += length;
-  } while (sent < bytes);
+  for (std::size_t turn = 0; turn < frames_of(bytes); ++turn) {
+    const Piece at = frame_in_turn(comm, bytes, turn);
+    SF_TRY(comm.send(to, data + at.begin, at.length));
+  }
   return comm.verifies() ? verify_sent(comm, to, data, bytes) : comm.flush();
 }
 
 Outcome receive(Comm& comm, int from, std::byte* data, std::size_t bytes) {
-  std::size_t received = 0;
-  do {
-    const std::size_t length = std::min(kFrameBytes, bytes - received);
-    SF_TRY(comm.receive(from, data + received, length));
-    received += length;
-  } while (received < bytes);
+  for (std::size_t turn = 0; turn < frames_of(bytes); ++turn) {
+    const Piece at = frame_in_turn(comm, bytes, turn);
+    SF_TRY(comm.receive(from, data + at.begin, at.length));
+  }
   return comm.verifies() ? verify_received(comm, from, data, bytes) : Outcome::kOk;
 }
 

@@ -27,6 +27,7 @@
 #include "core/base/error.h"
 #include "core/base/fd.h"
 #include "core/base/fork.h"
+#include "core/base/stream.h"
 #include "core/base/thread.h"
 #include "tests/core/support.h"
 
@@ -71,6 +72,30 @@ class PipeSignal {
 volatile std::sig_atomic_t PipeSignal::came_ = 0;
 
 }  // namespace
+
+// Whatever the sizes and the alignments of both sides: the bytes are copied, and no others.
+TEST_CASE("base: streamed bytes") {
+  constexpr std::size_t kPast = 128;
+  std::vector<unsigned char> from(70000), to(70000 + 2 * kPast);
+  for (std::size_t i = 0; i < from.size(); ++i)
+    from[i] = static_cast<unsigned char>(i * 7 + i / 251);
+  for (const std::size_t bytes : {0, 1, 63, 64, 65, 4096, 16383, 16384, 16500, 65537}) {
+    for (const std::size_t shift : {0, 1, 16, 63, 64}) {
+      for (const std::size_t begin : {0, 5}) {
+        CAPTURE(bytes);
+        CAPTURE(shift);
+        std::fill(to.begin(), to.end(), 0xee);
+        stream_bytes(to.data() + kPast + shift, from.data() + begin, bytes);
+        const auto first = to.begin() + static_cast<std::ptrdiff_t>(kPast + shift);
+        const auto end = first + static_cast<std::ptrdiff_t>(bytes);
+        const auto is_untouched = [](unsigned char byte) { return byte == 0xee; };
+        CHECK(std::all_of(to.begin(), first, is_untouched));
+        CHECK(std::all_of(end, to.end(), is_untouched));
+        CHECK(std::equal(first, end, from.begin() + static_cast<std::ptrdiff_t>(begin)));
+      }
+    }
+  }
+}
 
 // A descriptor is closed once: when its owner goes, is reset, or takes another.
 TEST_CASE("fd: ownership") {

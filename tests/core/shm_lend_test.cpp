@@ -13,24 +13,18 @@
 #include <vector>
 
 #include "core/fabric/shm/arena.h"
-#include "tests/core/wires.h"
+#include "core/fabric/shm/route.h"
+#include "tests/core/shm_pair.h"
 
 namespace standfast {
 namespace {
 
 using test::pattern;
+using test::ShmPair;
 using test::Sleeper;
-using test::WirePair;
+using test::tag_of;
 
 constexpr std::size_t kPage = 4096;
-
-Tag tag_of(std::uint32_t seq, OpKind kind = OpKind::kAllGather) {
-  Tag tag;
-  tag.seq = seq;
-  tag.kind = kind;
-  tag.count = std::size_t{1} << 30;
-  return tag;
-}
 
 // A stretch of the arena, filled with a pattern.
 class Lendable {
@@ -50,39 +44,6 @@ class Lendable {
   Arena& arena_;
   std::size_t bytes_;
   std::byte* memory_;
-};
-
-class Pair {
- public:
-  Pair() : mapping_(test::shared_mapping()) {
-    auto [a, b] = test::socket_pair();
-    wires.a = std::make_unique<ShmWire>(1, "shm", std::move(a), mapping_, true);
-    wires.b = std::make_unique<ShmWire>(0, "shm", std::move(b), mapping_, false);
-  }
-  // The first long frame shows the arena to the peer.
-  void introduce() {
-    REQUIRE(Arena::here() != nullptr);
-    const std::vector<std::byte> first = pattern(kEagerBytes + 1, 0);
-    std::vector<std::byte> to(first.size());
-    REQUIRE(wires.a->send(tag_of(0), first.data(), first.size()) == Turn::kDone);
-    REQUIRE(wires.b->receive(tag_of(0), to.data(), to.size()) == Turn::kDone);
-    REQUIRE(to == first);
-  }
-  bool is_in_segment(const std::byte* at) const {
-    const std::byte* begin = as_bytes(&mapping_->segment());
-    return at >= begin && at < begin + sizeof(Segment);
-  }
-  // What the peer is shown next.
-  const std::byte* seen(const Tag& tag, std::size_t bytes) {
-    const std::byte* at = nullptr;
-    REQUIRE(wires.b->view(tag, bytes, &at) == Turn::kDone);
-    return at;
-  }
-
-  WirePair wires;
-
- private:
-  std::shared_ptr<Mapping> mapping_;
 };
 
 }  // namespace
@@ -226,7 +187,7 @@ TEST_CASE("shm lend: in a forked child") {
 
 // A long frame out of the arena is shown where it lies; flush() waits until it is released.
 TEST_CASE("shm lend: read in place") {
-  Pair pair;
+  ShmPair pair;
   pair.introduce();
   const Lendable memory(kFrameBytes);
   REQUIRE(pair.wires.a->send(tag_of(1), memory.data(), kFrameBytes) == Turn::kDone);
@@ -244,7 +205,7 @@ TEST_CASE("shm lend: read in place") {
 // What is short, what lies elsewhere, and messages that must not wait for their receiver are
 // copied, as is everything before the peer knows the arena.
 TEST_CASE("shm lend: what is copied") {
-  Pair pair;
+  ShmPair pair;
   const Lendable memory(kFrameBytes);
   const std::vector<std::byte> elsewhere = pattern(kFrameBytes, 2);
   const auto is_copied = [&](Tag tag, const std::byte* data, std::size_t bytes) {
@@ -263,19 +224,40 @@ TEST_CASE("shm lend: what is copied") {
   CHECK_FALSE(is_copied(tag_of(3), memory.data() + 1, kEagerBytes + 1));
   CHECK(is_copied(tag_of(4), memory.data(), kEagerBytes));
   CHECK(is_copied(tag_of(5), memory.data(), 1));
-  CHECK(is_copied(tag_of(6), elsewhere.data(), kFrameBytes));
+  CHECK(is_copied(tag_of(6, OpKind::kAllReduce), elsewhere.data(), kFrameBytes));
   Tag message = tag_of(7, OpKind::kSend);
-  CHECK_FALSE(is_copied(message, memory.data(), kFrameBytes));
   message.count = kEagerMessageBytes;
   CHECK(is_copied(message, memory.data(), kFrameBytes));
   message.count = kEagerMessageBytes + 1;
   CHECK_FALSE(is_copied(message, memory.data(), kFrameBytes));
 }
 
+// Of a message that is limited by memory, sender and receiver copy half each.
+TEST_CASE("shm lend: every other frame of a long message") {
+  ShmPair pair;
+  pair.introduce();
+  const Lendable memory(kFrameBytes);
+  for (const OpKind kind : {OpKind::kSend, OpKind::kBroadcast, OpKind::kAllGather}) {
+    CAPTURE(static_cast<int>(kind));
+    Tag tag = tag_of(1, kind);
+    int lent[2] = {0, 0};
+    for (int turn = 0; turn < 8; ++turn) {
+      tag.count = turn % 2 == 0 ? kTwoCoresBytes : kTwoCoresBytes - 1;
+      for (int frame = 0; frame < 2; ++frame) {
+        REQUIRE(pair.wires.a->send(tag, memory.data(), kFrameBytes) == Turn::kDone);
+        if (!pair.is_in_segment(pair.seen(tag, kFrameBytes))) ++lent[turn % 2];
+        REQUIRE(pair.wires.b->release() == Turn::kDone);
+      }
+    }
+    CHECK(lent[0] == (kind == OpKind::kAllGather ? 8 : 4));
+    CHECK(lent[1] == 8);
+  }
+}
+
 // Copied and lent frames in any mixture arrive in order, and no payload is overwritten while it is
 // to be read: the window is full most of the time.
 TEST_CASE("shm lend: mixed") {
-  Pair pair;
+  ShmPair pair;
   pair.introduce();
   const std::size_t sizes[] = {0, 32, 33, kEagerBytes, kEagerBytes + 1, kFrameBytes};
   std::vector<std::unique_ptr<Lendable>> lent;
@@ -304,7 +286,7 @@ TEST_CASE("shm lend: mixed") {
 TEST_CASE("shm lend: withdrawn") {
   for (const bool by_view : {true, false}) {
     CAPTURE(by_view);
-    Pair pair;
+    ShmPair pair;
     pair.introduce();
     const Lendable memory(kFrameBytes);
     REQUIRE(pair.wires.a->send(tag_of(1), memory.data(), kFrameBytes) == Turn::kDone);
@@ -325,7 +307,7 @@ TEST_CASE("shm lend: withdrawn") {
 
 // What was copied stays what was sent, whatever failed later.
 TEST_CASE("shm lend: withdrawing takes nothing that was copied") {
-  Pair pair;
+  ShmPair pair;
   pair.introduce();
   std::vector<std::byte> memory = pattern(kEagerBytes, 6);
   const std::vector<std::byte> sent = memory;
@@ -339,7 +321,7 @@ TEST_CASE("shm lend: withdrawing takes nothing that was copied") {
 
 // A sleeper that waits for its memory is woken by the release.
 TEST_CASE("shm lend: flush sleeps and is woken") {
-  Pair pair;
+  ShmPair pair;
   pair.introduce();
   const Lendable memory(kFrameBytes);
   Bell bells[2];
@@ -370,7 +352,7 @@ TEST_CASE("shm lend: flush sleeps and is woken") {
 
 // The peer's goodbye while its memory is still to be read by it: it never will be.
 TEST_CASE("shm lend: the reader leaves") {
-  Pair pair;
+  ShmPair pair;
   pair.introduce();
   const Lendable memory(kFrameBytes);
   REQUIRE(pair.wires.a->send(tag_of(1), memory.data(), kFrameBytes) == Turn::kDone);
@@ -380,7 +362,7 @@ TEST_CASE("shm lend: the reader leaves") {
 
 // A peer that read everything and then left has read everything.
 TEST_CASE("shm lend: the reader leaves afterwards") {
-  Pair pair;
+  ShmPair pair;
   pair.introduce();
   const Lendable memory(kFrameBytes);
   REQUIRE(pair.wires.a->send(tag_of(1), memory.data(), kFrameBytes) == Turn::kDone);

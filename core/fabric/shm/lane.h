@@ -8,6 +8,7 @@
 
 #include "core/fabric/fabric.h"
 #include "core/fabric/shm/arena.h"
+#include "core/fabric/shm/pull.h"
 
 namespace standfast {
 
@@ -19,12 +20,14 @@ static_assert((kSlots & (kSlots - 1)) == 0, "frame numbers wrap at 2^32");
 inline constexpr std::size_t kInlineBytes = 32;
 // Where the payload of a longer frame lies: in this one of the lane's payloads ...
 using PayloadPlace = std::uint32_t;
-// ... or in the sender's arena, where its owner left it.
+// ... or in the sender's arena, where its owner left it ...
 inline constexpr PayloadPlace kInArena = kSlots;
+// ... or elsewhere in the sender's memory, likewise.
+inline constexpr PayloadPlace kInProcess = kSlots + 1;
 
 struct PayloadAt {
   PayloadPlace place;
-  std::uint64_t offset;  // in the arena
+  std::uint64_t at;  // kInArena: from its begin; kInProcess: the address
 };
 
 // A frame's head, and its payload if that is small: one cache line, so that a small frame moves as
@@ -59,6 +62,18 @@ struct Lane {
   // Receiver stores 1 when it has mapped the sender's arena: from then on the sender may lend.
   // Relaxed: the mapping is the receiver's own affair.
   alignas(kCacheLine) std::atomic<std::uint32_t> maps_arena;
+  // Sender stores how it can be pulled from, then 1; receiver loads that (acquire) before the name.
+  alignas(kCacheLine) std::atomic<std::uint32_t> has_name;
+  PullName name;
+  // Receiver stores 1 when it has seen that it can pull from the sender's memory: from then on the
+  // sender may lend that. Relaxed: it is the receiver's own affair.
+  alignas(kCacheLine) std::atomic<std::uint32_t> can_pull;
+  // Receiver stores the number of a frame that it cannot pull. Sequentially consistent against
+  // `sender_asleep`.
+  std::atomic<std::uint64_t> refused;
+  // Sender stores that number when it has copied the frame into a payload after all; receiver loads
+  // it before it looks where the payload is. Sequentially consistent against `receiver_asleep`.
+  alignas(kCacheLine) std::atomic<std::uint64_t> copied_after_all;
   // Sender stores 1 when it takes back what it has lent, then a fence, then it writes there;
   // receiver reads there, then a fence, then loads this: as in a seqlock, 0 means that it read what
   // was lent.
@@ -74,5 +89,6 @@ struct Segment {
 };
 
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 }  // namespace standfast

@@ -6,6 +6,8 @@
 
 #include "core/base/bytes.h"
 #include "core/base/error.h"
+#include "core/base/stream.h"
+#include "core/fabric/shm/route.h"
 
 namespace standfast {
 namespace {
@@ -25,7 +27,10 @@ ShmWire::ShmWire(int peer, std::string link, Fd bell, std::shared_ptr<Mapping> m
       bell_(std::move(bell)),
       mapping_(std::move(mapping)),
       out_(mapping_->segment().lanes[first ? 0 : 1]),
-      in_(mapping_->segment().lanes[first ? 1 : 0]) {}
+      in_(mapping_->segment().lanes[first ? 1 : 0]) {
+  out_.name = pull_name();
+  out_.has_name.store(1, std::memory_order_release);
+}
 
 Turn ShmWire::send(const Tag& tag, const void* data, std::size_t bytes) {
   SF_CHECK(bytes <= kFrameBytes);
@@ -50,15 +55,28 @@ Turn ShmWire::send(const Tag& tag, const void* data, std::size_t bytes) {
 
 // True if the peer will read the frame where it lies.
 bool ShmWire::lend(SlotHead& head, const void* data) {
-  if (head.bytes <= kEagerBytes || !shows_arena()) return false;
-  const Tag& tag = head.tag;
-  const bool is_message = tag.kind == OpKind::kSend;
-  if (is_message && tag.count * dtype_bytes(tag.dtype) <= kEagerMessageBytes) return false;
-  const std::optional<std::uint64_t> offset = arena_->offset_of(data, head.bytes);
-  if (!offset || out_.maps_arena.load(std::memory_order_relaxed) == 0) return false;
-  head.payload = {kInArena, *offset};
+  if (!may_be_lent(head.tag, head.bytes)) return false;
+  if (std::uint64_t offset = 0; lends_arena(data, head.bytes, &offset)) {
+    if (!is_better_lent(head.tag, sent_)) return false;
+    head.payload = {kInArena, offset};
+  } else if (is_better_pulled(head.tag, head.bytes) &&
+             out_.can_pull.load(std::memory_order_relaxed) != 0) {
+    head.payload = {kInProcess, reinterpret_cast<std::uintptr_t>(data)};
+  } else {
+    return false;
+  }
+  lent_from_[sent_ % kSlots] = data;
   lent_ = sent_ + 1;
   sending_ = true;
+  return true;
+}
+
+// Whether the peer can read this in the arena, and where there.
+bool ShmWire::lends_arena(const void* data, std::size_t bytes, std::uint64_t* at) {
+  if (!shows_arena()) return false;
+  const std::optional<std::uint64_t> offset = arena_->offset_of(data, bytes);
+  if (!offset || out_.maps_arena.load(std::memory_order_relaxed) == 0) return false;
+  *at = *offset;
   return true;
 }
 
@@ -109,9 +127,28 @@ PayloadPlace ShmWire::free_place() const {
   return best;
 }
 
+// The peer cannot read a frame that was lent to it, and waits. What was withdrawn is its caller's.
+void ShmWire::copy_after_all() {
+  const std::uint64_t refused = out_.refused.load(std::memory_order_seq_cst);
+  if (refused == refusal_seen_ || out_.withdrawn.load(std::memory_order_relaxed) != 0) return;
+  refusal_seen_ = refused;
+  learn_freed();
+  const std::uint64_t slot = (refused - 1) % kSlots;
+  SlotHead& head = out_.heads[slot];
+  const PayloadPlace place = free_place();
+  copy_bytes(out_.payloads[place], lent_from_[slot], head.bytes);
+  head.payload = {place, 0};
+  last_use_[place] = refused;
+  out_.copied_after_all.store(refused, std::memory_order_seq_cst);
+  if (out_.receiver_asleep.load(std::memory_order_seq_cst) != 0) {
+    ring(out_.receiver_asleep, kFrameReady);
+  }
+}
+
 // Done when the peer has read the last frame that was lent to it.
 Turn ShmWire::flush() {
   if (!sending_) return Turn::kDone;
+  copy_after_all();
   // A peer that left or died may have read everything before that: the look at its end comes first.
   const Turn otherwise = no_room();
   learn_freed();
@@ -159,6 +196,10 @@ Turn ShmWire::expect(const Tag& tag, std::size_t bytes, SlotHead** head) {
   if (*head == nullptr) return idle();
   if ((*head)->tag != tag || (*head)->bytes != bytes) return mismatch((*head)->tag, (*head)->bytes);
   if (bytes > kEagerBytes && !looked_for_arena_) look_for_arena();
+  if (bytes > kEagerBytes && !tried_to_pull_) try_to_pull();
+  // Until it is copied, its sender may be writing to the head.
+  const bool is_refused = refused_ == received_ + 1;
+  if (is_refused && in_.copied_after_all.load(std::memory_order_seq_cst) != refused_) return idle();
   return Turn::kDone;
 }
 
@@ -171,19 +212,48 @@ void ShmWire::look_for_arena() {
   if (peers_arena_) in_.maps_arena.store(1, std::memory_order_relaxed);
 }
 
-// Null: not within what the peer may lend.
-const std::byte* ShmWire::payload(const SlotHead& head) const {
-  if (head.bytes <= kInlineBytes) return head.inline_payload;
-  const auto [place, offset] = head.payload;
-  if (place < kSlots) return in_.payloads[place];
-  return peers_arena_ ? peers_arena_->at(offset, head.bytes) : nullptr;
+// Likewise, once: what the system allows does not change.
+void ShmWire::try_to_pull() {
+  if (in_.has_name.load(std::memory_order_acquire) == 0) return;
+  tried_to_pull_ = true;
+  if (can_pull(in_.name)) in_.can_pull.store(1, std::memory_order_relaxed);
+}
+
+// Where the payload is, or, if it has to be pulled: `to`.
+Turn ShmWire::locate(const SlotHead& head, void* to, const std::byte** data) {
+  *data = head.inline_payload;
+  if (head.bytes <= kInlineBytes) return Turn::kDone;
+  const auto [place, at] = head.payload;
+  if (place == kInProcess) {
+    *data = as_bytes(to);
+    return pull(in_.name, at, to, head.bytes) ? Turn::kDone : refuse();
+  }
+  if (place < kSlots) {
+    *data = in_.payloads[place];
+  } else {
+    // Null: not within what the peer may lend.
+    *data = peers_arena_ ? peers_arena_->at(at, head.bytes) : nullptr;
+  }
+  return *data != nullptr ? Turn::kDone : Turn::kBroken;
+}
+
+// The next frame lies where this rank cannot reach it. Its sender will copy it, if it lives.
+Turn ShmWire::refuse() {
+  refused_ = received_ + 1;
+  in_.can_pull.store(0, std::memory_order_relaxed);
+  in_.refused.store(refused_, std::memory_order_seq_cst);
+  if (in_.sender_asleep.load(std::memory_order_seq_cst) != 0) ring(in_.sender_asleep, kSlotFree);
+  return idle();
 }
 
 Turn ShmWire::receive(const Tag& tag, void* to, std::size_t bytes) {
+  SlotHead* head = nullptr;
   const std::byte* from = nullptr;
-  const Turn turn = view(tag, bytes, &from);
+  Turn turn = expect(tag, bytes, &head);
+  if (turn == Turn::kDone) turn = locate(*head, to, &from);
   if (turn != Turn::kDone) return turn;
-  copy_bytes(to, from, bytes);
+  if (from == to) return release();
+  is_streamed(tag) ? stream_bytes(to, from, bytes) : copy_bytes(to, from, bytes);
   return release();
 }
 
@@ -191,8 +261,14 @@ Turn ShmWire::view(const Tag& tag, std::size_t bytes, const std::byte** data) {
   SlotHead* head = nullptr;
   const Turn turn = expect(tag, bytes, &head);
   if (turn != Turn::kDone) return turn;
-  *data = payload(*head);
-  return *data != nullptr ? Turn::kDone : Turn::kBroken;
+  const bool is_pulled = is_lent(*head) && head->payload.place == kInProcess;
+  if (!is_pulled) return locate(*head, nullptr, data);
+  *data = pulled_.data();
+  if (pulled_number_ == received_ + 1) return Turn::kDone;
+  pulled_.resize(kFrameBytes);
+  const Turn pulled = locate(*head, pulled_.data(), data);
+  if (pulled == Turn::kDone) pulled_number_ = received_ + 1;
+  return pulled;
 }
 
 Turn ShmWire::release() {

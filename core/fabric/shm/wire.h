@@ -1,11 +1,12 @@
 // Shared memory between two ranks of one host. The pair's socket is only a doorbell: one byte wakes
-// a sleeper, and its end tells of the peer's death. A payload is copied into the pair's memory, or,
-// if it lies in the sender's arena, lent: the peer reads it there.
+// a sleeper, and its end tells of the peer's death. A payload is copied into the pair's memory, or
+// lent: the peer reads it where it lies, in the sender's arena or elsewhere in its memory.
 #pragma once
 
 #include <atomic>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "core/base/fd.h"
 #include "core/fabric/fabric.h"
@@ -45,13 +46,17 @@ class ShmWire final : public Wire {
   Turn idle();
   Turn expect(const Tag& tag, std::size_t bytes, SlotHead** head);
   bool lend(SlotHead& head, const void* data);
+  bool lends_arena(const void* data, std::size_t bytes, std::uint64_t* at);
   bool shows_arena();
   bool stage(SlotHead& head, const void* data);
   bool take(PayloadPlace place);
   void learn_freed();
   PayloadPlace free_place() const;
+  void copy_after_all();
   void look_for_arena();
-  const std::byte* payload(const SlotHead& head) const;
+  void try_to_pull();
+  Turn locate(const SlotHead& head, void* to, const std::byte** data);
+  Turn refuse();
   void ring(std::atomic<std::uint32_t>& sleeper, char letter);
 
   Fd bell_;
@@ -66,13 +71,19 @@ class ShmWire final : public Wire {
   const Arena* arena_ = nullptr;  // whose memory is lent
   std::uint64_t sent_ = 0;
   std::uint64_t freed_seen_ = 0;
-  std::uint64_t lent_ = 0;               // the last frame that was lent
+  std::uint64_t lent_ = 0;              // the last frame that was lent
+  const void* lent_from_[kSlots] = {};  // by slot
+  std::uint64_t refusal_seen_ = 0;
   std::uint64_t last_use_[kSlots] = {};  // of each payload: the last frame that lay there
   std::string lack_;                     // of memory, for trouble()
   // The receiving half's.
   std::uint64_t received_ = 0;
   bool looked_for_arena_ = false;
   std::unique_ptr<RegionMapping> peers_arena_;
+  bool tried_to_pull_ = false;
+  std::uint64_t refused_ = 0;        // the last frame that could not be pulled
+  std::vector<std::byte> pulled_;    // a frame that is viewed
+  std::uint64_t pulled_number_ = 0;  // which
 };
 
 }  // namespace standfast
