@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from standfast import _core
 from standfast.bench.jobs import free_ports
 from standfast.bench.machine import own_s
 
@@ -33,8 +32,9 @@ import standfast
 print((time.perf_counter() - began) * 1e3, (resident() - before) / 1e6)
 """
 TIMES = 9
-PAUSES = 20
-PAUSE_S = 0.1
+PAUSES = 100
+PAUSE_S = 0.02
+PIPE = "WAKING_PIPE"  # in the environment: its two descriptors
 LIMIT_S = 120
 
 
@@ -62,15 +62,31 @@ def init_times() -> Record:
 
 
 def waiting_cost() -> Record:
-    """Return what a waiting rank uses of a core, in %, and how soon it has what it waits for."""
-    limit = _core.measure_limit("wake_up")
-    found: Record = {"limit_wake_us": statistics.median(limit) * 1e6}
+    """Return what a waiting rank uses of a core, in %, and how soon it has what it waits for.
+
+    Beside that, how soon a process is awake that sleeps on a bare pipe, between the same processes,
+    in turn: after some milliseconds of rest a core takes longer than in a ping-pong.
+    """
+    found: Record = {}
     for fabric in ("shm", "tcp"):
-        found[fabric] = _ranks("wait", 2, {"STANDFAST_FABRIC": fabric})[1]
+        pipe = os.pipe()
+        own = {"STANDFAST_FABRIC": fabric, PIPE: f"{pipe[0]} {pipe[1]}"}
+        try:
+            sender, waiter = _ranks("wait", 2, own, pipe)
+        finally:
+            for end in pipe:
+                os.close(end)
+        found[fabric] = {"cpu_pct": waiter["cpu_pct"]}
+        for name in ("wake", "bare"):
+            pairs = zip(sender[f"{name}_ns"], waiter[f"{name}_ns"], strict=True)
+            found[fabric][f"{name}_us"] = statistics.median(there - here for here, there in pairs)
+            found[fabric][f"{name}_us"] /= 1e3
     return found
 
 
-def _ranks(what: str, size: int, own: Mapping[str, str]) -> list[Record]:
+def _ranks(
+    what: str, size: int, own: Mapping[str, str], inherited: Sequence[int] = ()
+) -> list[Record]:
     """Run this program as `size` ranks that go at once; return what each tells."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("STANDFAST_")}
     common = {
@@ -85,6 +101,7 @@ def _ranks(what: str, size: int, own: Mapping[str, str]) -> list[Record]:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            pass_fds=inherited,
         )
         for rank in range(size)
     ]
@@ -118,19 +135,34 @@ def be_a_rank(what: str) -> Record:
 
 
 def _wait(group: Any) -> Record:
-    """Let rank 1 wait for rank 0, which sleeps before each message: the time of sending."""
+    """Let rank 1 wait for rank 0, which rests before each message; tell when each goes and comes.
+
+    They go in turn through the group, as an array, and through the pipe.
+    """
+    import numpy as np
+
+    message = np.zeros(1, np.int64)
+    read_end, write_end = map(int, os.environ[PIPE].split())
+    wake_ns, bare_ns = [], []
     if group.rank == 0:
         for _ in range(PAUSES):
             time.sleep(PAUSE_S)
-            group.send(time.monotonic_ns(), 1)
-        return {}
-    late_us = []
-    began, own = time.monotonic(), own_s()
+            wake_ns.append(time.monotonic_ns())
+            group.send(message, 1)
+            time.sleep(PAUSE_S)
+            bare_ns.append(time.monotonic_ns())
+            os.write(write_end, b"message!")
+        return {"wake_ns": wake_ns, "bare_ns": bare_ns}
+    used_s = 0.0
     for _ in range(PAUSES):
-        sent_ns = int(group.recv((), "int64", 0))
-        late_us.append((time.monotonic_ns() - sent_ns) / 1e3)
-    share = (own_s() - own) / (time.monotonic() - began)
-    return {"cpu_pct": 100 * share, "wake_us": statistics.median(late_us)}
+        began_s = own_s()
+        group.recv(message.shape, message.dtype, 0, out=message)
+        wake_ns.append(time.monotonic_ns())
+        used_s += own_s() - began_s
+        os.read(read_end, message.nbytes)
+        bare_ns.append(time.monotonic_ns())
+    cpu_pct = 100 * used_s / (PAUSES * PAUSE_S)
+    return {"wake_ns": wake_ns, "bare_ns": bare_ns, "cpu_pct": cpu_pct}
 
 
 def main(arguments: Sequence[str]) -> None:

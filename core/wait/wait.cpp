@@ -77,17 +77,21 @@ Outcome Waiter::settle(Turn turn, Wire& wire) {
   return is_over ? Outcome::kVerdict : Outcome::kPending;
 }
 
-// A wire may hold frames back for company; whoever waits has no more to say.
+// A wire may hold frames back for company; whoever waits has no more to say. With more ranks than
+// cores the first yield ends most waits: what the caller holds is given back only after it.
 Outcome Waiter::wait(Wire& wire, Half half, Try attempt) {
   SF_TRY(pump());
   Outcome outcome = spin(wire, attempt);
   if (outcome != Outcome::kPending) return outcome;
-  give_back();
   waiting_for_ = wire.peer();
   const Nanos start = now_ns();
   if (first_wait_ns_ == 0) first_wait_ns_ = start;
-  if (interrupted(start)) return Outcome::kInterrupted;
-  outcome = yield(wire, attempt, start);
+  outcome = yield_once(wire, attempt);
+  if (outcome == Outcome::kPending) {
+    give_back();
+    if (interrupted(start)) return Outcome::kInterrupted;
+    outcome = yield(wire, attempt, start);
+  }
   if (outcome == Outcome::kPending) outcome = sleep(wire, half, attempt);
   if (outcome == Outcome::kOk) waiting_for_ = -1;
   return outcome;
@@ -108,11 +112,15 @@ Outcome Waiter::spin(Wire& wire, Try attempt) {
   return Outcome::kPending;
 }
 
+Outcome Waiter::yield_once(Wire& wire, Try attempt) {
+  sched_yield();
+  SF_TRY(pump());
+  return settle(attempt(), wire);
+}
+
 Outcome Waiter::yield(Wire& wire, Try attempt, Nanos start) {
   while (now_ns() - start < budget_.yielding_ns) {
-    sched_yield();
-    SF_TRY(pump());
-    const Outcome outcome = settle(attempt(), wire);
+    const Outcome outcome = yield_once(wire, attempt);
     if (outcome != Outcome::kPending) return outcome;
   }
   return Outcome::kPending;

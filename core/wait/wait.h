@@ -148,6 +148,7 @@ class Waiter {
   Outcome polled_enough(const Polled& polled, Nanos now, Nanos quiet);
   Outcome wait(Wire& wire, Half half, Try attempt);
   Outcome spin(Wire& wire, Try attempt);
+  Outcome yield_once(Wire& wire, Try attempt);
   Outcome yield(Wire& wire, Try attempt, Nanos start);
   Outcome sleep(Wire& wire, Half half, Try attempt);
   Outcome slumber(Wire& wire, Half half, Try attempt, Nanos since);

@@ -103,14 +103,24 @@ def _agreed(adapter: Adapter, opinion: bool) -> bool:
 def _agreed_calls(adapter: Adapter, call: Call, budget_s: float) -> int:
     """Return how many calls fill the budget; rank 0 decides, so that all make the same number.
 
-    By the median of some calls: the first ones fault pages in, and wait for ranks that come late.
+    By the median of some calls, and then of a twentieth of as many as that lets expect: the first
+    ones fault pages in, wait for ranks that come late, and find them not yet spread over the cores.
     """
-    probes = []
-    for _ in range(PROBES):
+    calls = PROBES
+    for _ in range(2):
+        found = _calls_within(adapter, call, budget_s, probes=calls)
+        calls = max(PROBES, found // WARM_UP_SHARE)
+    return found
+
+
+def _calls_within(adapter: Adapter, call: Call, budget_s: float, *, probes: int) -> int:
+    """Return how many calls as rank 0's median of some fill the budget, on all ranks."""
+    times = []
+    for _ in range(probes):
         begin = time.perf_counter()
         call()
-        probes.append(time.perf_counter() - begin)
-    each_s = statistics.median(probes)
+        times.append(time.perf_counter() - begin)
+    each_s = statistics.median(times)
     calls = min(CALLS_MAX, max(CALLS_MIN, int(budget_s / max(each_s, 1e-7))))
     return round(float(adapter.total(np.array([calls * (adapter.rank == 0)], np.float32))[0]))
 
