@@ -20,6 +20,8 @@ from typing import Any
 
 from standfast.bench.jobs import free_ports
 from standfast.bench.machine import own_s
+from standfast.testing.emulator import Emulator
+from standfast.testing.topology import mesh
 
 Record = dict[str, Any]
 IMPORT = """
@@ -67,27 +69,41 @@ def waiting_cost() -> Record:
     Beside that, how soon a process is awake that sleeps on a bare pipe, between the same processes,
     in turn: after some milliseconds of rest a core takes longer than in a ping-pong.
     """
-    found: Record = {}
-    for fabric in ("shm", "tcp"):
-        pipe = os.pipe()
-        own = {"STANDFAST_FABRIC": fabric, PIPE: f"{pipe[0]} {pipe[1]}"}
-        try:
-            sender, waiter = _ranks("wait", 2, own, pipe)
-        finally:
-            for end in pipe:
-                os.close(end)
-        found[fabric] = {"cpu_pct": waiter["cpu_pct"]}
-        for name in ("wake", "bare"):
-            pairs = zip(sender[f"{name}_ns"], waiter[f"{name}_ns"], strict=True)
-            found[fabric][f"{name}_us"] = statistics.median(there - here for here, there in pairs)
-            found[fabric][f"{name}_us"] /= 1e3
+    found = {fabric: _waits({"STANDFAST_FABRIC": fabric}) for fabric in ("shm", "tcp")}
+    with Emulator(mesh(2)) as macs:
+        found["verbs"] = _waits({"STANDFAST_FABRIC": "verbs"}, macs)
+    return found
+
+
+def _waits(own: Mapping[str, str], macs: Emulator | None = None) -> Record:
+    """Return for one fabric: % of a core, and the medians of both sorts of waking in us."""
+    pipe = os.pipe()
+    try:
+        sender, waiter = _ranks(
+            "wait", 2, {**own, PIPE: f"{pipe[0]} {pipe[1]}"}, inherited=pipe, macs=macs
+        )
+    finally:
+        for end in pipe:
+            os.close(end)
+    found: Record = {"cpu_pct": waiter["cpu_pct"]}
+    for name in ("wake", "bare"):
+        pairs = zip(sender[f"{name}_ns"], waiter[f"{name}_ns"], strict=True)
+        found[f"{name}_us"] = statistics.median(there - here for here, there in pairs) / 1e3
     return found
 
 
 def _ranks(
-    what: str, size: int, own: Mapping[str, str], inherited: Sequence[int] = ()
+    what: str,
+    size: int,
+    own: Mapping[str, str],
+    *,
+    inherited: Sequence[int] = (),
+    macs: Emulator | None = None,
 ) -> list[Record]:
-    """Run this program as `size` ranks that go at once; return what each tells."""
+    """Run this program as `size` ranks that go at once; return what each tells.
+
+    inherited: descriptors that they get. macs: an emulated Mac for each of them.
+    """
     kept = {key: value for key, value in os.environ.items() if not key.startswith("STANDFAST_")}
     common = {
         "STANDFAST_WORLD_SIZE": str(size),
@@ -97,7 +113,12 @@ def _ranks(
     processes = [
         subprocess.Popen(
             [sys.executable, str(Path(__file__)), what],
-            env={**kept, **common, **own, "STANDFAST_RANK": str(rank)},
+            env={
+                **(macs.environment(macs.topology.hosts[rank], kept) if macs else kept),
+                **common,
+                **own,
+                "STANDFAST_RANK": str(rank),
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -309,6 +309,14 @@ def _waiting_rows(record: Record) -> Iterator[Row]:
             f"**{wake_us / bare_us:.1f} x** ({wake_us:.0f} / {bare_us:.0f} us)",
             wake_us < 3 * bare_us,
         )
+    if "verbs" in record:
+        each = record["verbs"]
+        yield Row(
+            "verbs (emulated): a rank that waits",
+            "under 20 % of a core",
+            f"**{each['cpu_pct']:.1f} %** (wakes after {each['wake_us']:.0f} us)",
+            each["cpu_pct"] < 20,
+        )
 
 
 PROGRAMS: dict[str, Callable[[], Record]] = {

@@ -88,6 +88,56 @@ TEST_CASE("verbs link: order over all queue pairs") {
   }
 }
 
+// A large message of the frame that is wanted goes there at once, one by one; a small one, or one
+// of another frame, lies where it came, and nothing else is written.
+TEST_CASE("verbs link: landing") {
+  LinkPair links = link_pair(1);
+  std::vector<std::byte> memory(kFrameBytes, std::byte{0xee});
+  const std::vector<std::byte> untouched = memory;
+  const auto next = [&](std::uint32_t n, std::size_t bytes) {
+    const Tag tag = tag_of(n);
+    const verbs::Landing landing{tag, bytes, memory.data()};
+    const Arrival* arrival = links.b->next(&landing);
+    REQUIRE(arrival != nullptr);
+    return arrival->has_landed;
+  };
+  for (std::uint32_t n = 0; n < 3; ++n) REQUIRE(send(*links.a, n, kFrameBytes - n));
+  REQUIRE(send(*links.a, 3, 100));
+  for (std::uint32_t n = 0; n < 3; ++n) {
+    CAPTURE(n);
+    memory = untouched;
+    CHECK(next(n, kFrameBytes - n));
+    const std::vector<std::byte> data = test::pattern(kFrameBytes - n, n);
+    CHECK(std::equal(data.begin(), data.end(), memory.begin()));
+    CHECK(std::equal(memory.begin() + static_cast<std::ptrdiff_t>(data.size()), memory.end(),
+                     untouched.begin()));
+    REQUIRE(take(*links.b, n, kFrameBytes - n));
+  }
+  memory = untouched;
+  CHECK_FALSE(next(3, 100));
+  REQUIRE(take(*links.b, 3, 100));
+  for (const std::uint32_t wanted : {5u, 4u}) {
+    const std::uint32_t n = wanted == 5 ? 4 : 5;
+    REQUIRE(send(*links.a, n, kFrameBytes));
+    CHECK_FALSE(next(wanted, wanted == 5 ? kFrameBytes : kFrameBytes - 1));
+    REQUIRE(take(*links.b, n, kFrameBytes));
+  }
+  CHECK(memory == untouched);
+}
+
+// What is damaged is no message, wherever it was copied.
+TEST_CASE("verbs link: a landing of what is damaged") {
+  LinkPair links = link_pair(1);
+  Loopback::instance().fate = [](std::uint64_t) { return Fate::kIsDamaged; };
+  std::vector<std::byte> memory(kFrameBytes);
+  const Tag tag = tag_of(0);
+  const verbs::Landing landing{tag, kFrameBytes, memory.data()};
+  REQUIRE(send(*links.a, 0, kFrameBytes));
+  CHECK(links.b->next(&landing) == nullptr);
+  CHECK(test::contains(links.b->trouble(), "damaged"));
+  CHECK(links.b->next(&landing) == nullptr);
+}
+
 // Addresses that had moved: both ends begin anew, with what messages of the old ones lay there.
 TEST_CASE("verbs link: rails are renewed") {
   LinkPair links = link_pair(2);

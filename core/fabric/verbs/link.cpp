@@ -11,6 +11,7 @@
 namespace standfast::verbs {
 namespace {
 
+constexpr int kPollMost = 16;
 constexpr Size kBoth[] = {Size::kSmall, Size::kLarge};
 
 const char* size_name(Size size) { return size == Size::kSmall ? "small" : "large"; }
@@ -160,18 +161,27 @@ bool Link::post(Track& track, Size size, MessageHead head, const std::byte* payl
 
 void Link::collect(Track& track) {
   if (is_broken() && !trouble_is_flush_) return;
-  constexpr int kMost = 16;
-  Completion done[kMost];
-  int count = kMost;
   // Bounded by what can be in flight.
-  while (count == kMost) {
-    count = track.rail->poll(done, kMost);
-    if (count < 0) return fail(track, "ibv_poll_cq failed");
-    for (int i = 0; i < count; ++i) take(track, done[i]);
+  while (take_some(track, kPollMost)) {
   }
   if (is_broken()) return;
   repost_rest(track);
   if (owes_room(track)) tell_room(track);
+}
+
+// What has come, but nothing behind the message that landed: each of those may land in its turn.
+void Link::take_up_to_landing(Track& track) {
+  while (!has_landed_ && !is_broken() && take_some(track, 1)) {
+  }
+}
+
+// True if there may be more.
+bool Link::take_some(Track& track, int most) {
+  Completion done[kPollMost];
+  const int count = track.rail->poll(done, most);
+  if (count < 0) fail(track, "ibv_poll_cq failed");
+  for (int i = 0; i < count; ++i) take(track, done[i]);
+  return count == most;
 }
 
 void Link::take(Track& track, const Completion& done) {
@@ -204,7 +214,8 @@ void Link::take_arrival(Track& track, Size size, int slot) {
   MessageHead head;
   copy_bytes(&head, message, sizeof head);
   const Expected expected{key_from(ends_, !ends_.first), lane.ordinal_in, size};
-  const Soundness soundness = judge(head, message + sizeof head, expected);
+  std::byte* const landing = landing_for(head, size);
+  const Soundness soundness = judge(head, message + sizeof head, expected, landing);
   if (soundness != Soundness::kGood) {
     return fail(track, unsound(soundness, size, head, lane.ordinal_in));
   }
@@ -223,6 +234,16 @@ void Link::take_arrival(Track& track, Size size, int slot) {
     return fail(track, "more messages came than there was room for");
   }
   lane.arrived[lane.arrived_end++ % lane.arrived.size()] = slot;
+  has_landed_ = has_landed_ || landing != nullptr;
+}
+
+// The head is not checked yet: what it says must be what is expected, or nothing is written. A
+// small message is in the cache after its check, and not worth it.
+std::byte* Link::landing_for(const MessageHead& head, Size size) const {
+  if (landing_ == nullptr || has_landed_ || size != Size::kLarge) return nullptr;
+  const bool is_wanted = head.sequence == taken_ && head.tag == landing_->tag &&
+                         head.frame_bytes == landing_->frame_bytes && head.offset == 0;
+  return is_wanted ? landing_->to : nullptr;
 }
 
 // A device that takes less than it did is asked again later; meanwhile there is less room.
@@ -283,19 +304,25 @@ const Arrival* Link::front_with(Track& track, std::uint32_t sequence) {
     const std::byte* const message = track.rail->receive_slot(size, slot);
     const auto* head = reinterpret_cast<const MessageHead*>(message);
     if (head->sequence != sequence) continue;
-    arrival_ = {head, message + sizeof *head, payload_bytes(head->frame_bytes, head->offset, size)};
+    arrival_ = {head, message + sizeof *head, payload_bytes(head->frame_bytes, head->offset, size),
+                has_landed_};
     arrival_size_ = size;
     return &arrival_;
   }
   return nullptr;
 }
 
-const Arrival* Link::next() {
+const Arrival* Link::next(const Landing* landing) {
   if (arrival_.head != nullptr) return &arrival_;
   Track& track = track_of(taken_);
   const Arrival* found = front_with(track, taken_);
   if (found != nullptr || is_broken()) return found;
-  collect(track);
+  if (landing != nullptr) {
+    landing_ = landing;
+    take_up_to_landing(track);
+    landing_ = nullptr;
+  }
+  if (!has_landed_) collect(track);
   return front_with(track, taken_);
 }
 
@@ -304,6 +331,7 @@ void Link::release() {
   Lane& lane = track.lanes[at(arrival_size_)];
   const int slot = lane.arrived[lane.arrived_begin++ % lane.arrived.size()];
   arrival_ = {};
+  has_landed_ = false;
   ++taken_;
   if (is_broken()) return;
   (void)repost(track, arrival_size_, slot, true);

@@ -23,6 +23,15 @@ struct Arrival {
   const MessageHead* head = nullptr;
   const std::byte* payload = nullptr;
   std::size_t bytes = 0;  // of the payload
+  bool has_landed = false;
+};
+
+// Where the next message's payload is wanted, if it is a large one, and this frame: it can be
+// copied there in the pass that checks it.
+struct Landing {
+  const Tag& tag;
+  std::size_t frame_bytes;
+  std::byte* to;  // room for all of it
 };
 
 class Link {
@@ -49,8 +58,9 @@ class Link {
   // The next message of a frame; false if there is no room for it yet, or the link is broken.
   // `data` is the frame's, and copied.
   bool send(const Tag& tag, std::uint32_t frame_bytes, std::uint32_t offset, const std::byte* data);
-  // The next message in the order in which they were sent, or null.
-  const Arrival* next();
+  // The next message in the order in which they were sent, or null. Whether it went to its landing
+  // it says itself; one that is damaged may have, too.
+  const Arrival* next(const Landing* landing = nullptr);
   void release();
 
   // Looks at everything that may have come, on all rails.
@@ -104,6 +114,9 @@ class Link {
   bool can_send(const Lane& lane, Size size) const;
   bool post(Track& track, Size size, MessageHead head, const std::byte* payload, std::size_t bytes);
   void collect(Track& track);
+  void take_up_to_landing(Track& track);
+  bool take_some(Track& track, int most);
+  std::byte* landing_for(const MessageHead& head, Size size) const;
   void take(Track& track, const Completion& done);
   void take_arrival(Track& track, Size size, int slot);
   bool repost(Track& track, Size size, int slot, bool makes_room);
@@ -121,6 +134,8 @@ class Link {
   std::uint64_t arrivals_ = 0;
   Arrival arrival_;
   Size arrival_size_ = Size::kSmall;
+  const Landing* landing_ = nullptr;  // within next()
+  bool has_landed_ = false;           // message number taken_
   std::string trouble_;
   bool trouble_is_flush_ = false;
 };

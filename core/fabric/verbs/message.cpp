@@ -39,11 +39,14 @@ std::uint64_t copy_with_checksum(const MessageHead& head, std::byte* to, const s
   return sum.value();
 }
 
-Soundness judge(const MessageHead& head, const std::byte* payload, const Expected& expected) {
+Soundness judge(const MessageHead& head, const std::byte* payload, const Expected& expected,
+                std::byte* landing) {
   if (head.magic != kMagic) return Soundness::kForeign;
   if (head.frame_bytes > kFrameBytes || head.offset > head.frame_bytes) return Soundness::kDamaged;
   const std::size_t bytes = payload_bytes(head.frame_bytes, head.offset, expected.size);
-  if (checksum_of(head, payload, bytes) != head.checksum) return Soundness::kDamaged;
+  const std::uint64_t sum = landing == nullptr ? checksum_of(head, payload, bytes)
+                                               : copy_with_checksum(head, landing, payload, bytes);
+  if (sum != head.checksum) return Soundness::kDamaged;
   if (head.key != expected.key) return Soundness::kForeign;
   return head.ordinal == expected.ordinal ? Soundness::kGood : Soundness::kOutOfOrder;
 }

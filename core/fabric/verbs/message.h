@@ -72,6 +72,8 @@ struct Expected {
   std::uint32_t ordinal;
   Size size;
 };
-Soundness judge(const MessageHead& head, const std::byte* payload, const Expected& expected);
+// `landing`: where the payload is copied meanwhile, sound or not; null: nowhere.
+Soundness judge(const MessageHead& head, const std::byte* payload, const Expected& expected,
+                std::byte* landing = nullptr);
 
 }  // namespace standfast::verbs

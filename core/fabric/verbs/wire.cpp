@@ -107,18 +107,22 @@ Turn VerbsWire::idle() const {
   return may_come ? Turn::kNotYet : Turn::kBroken;
 }
 
-Turn VerbsWire::next_message(const verbs::Arrival** arrival) {
-  *arrival = is_disorderly_ ? nullptr : link_->next();
+Turn VerbsWire::next_message(const verbs::Arrival** arrival, const verbs::Landing* landing) {
+  *arrival = is_disorderly_ ? nullptr : link_->next(landing);
   note();
   if (*arrival == nullptr) return idle();
   is_disorderly_ = (*arrival)->head->offset != (have_frame_ ? frame_done_ : 0);
   return is_disorderly_ ? Turn::kBroken : Turn::kDone;
 }
 
-Turn VerbsWire::expect(const Tag& tag, std::size_t bytes) {
+// `landing`: where the frame is wanted, or null.
+Turn VerbsWire::expect(const Tag& tag, std::size_t bytes, std::byte* landing) {
   if (!have_frame_) {
     const verbs::Arrival* arrival = nullptr;
-    const Turn turn = next_message(&arrival);
+    const verbs::Landing wanted{tag, bytes, landing};
+    const bool may_land =
+        landing != nullptr && verbs::size_for(bytes, link_->has_large()) == verbs::Size::kLarge;
+    const Turn turn = next_message(&arrival, may_land ? &wanted : nullptr);
     if (turn != Turn::kDone) return turn;
     frame_tag_ = arrival->head->tag;
     frame_bytes_ = arrival->head->frame_bytes;
@@ -135,7 +139,7 @@ Turn VerbsWire::collect(std::byte* to) {
     const verbs::Arrival* arrival = nullptr;
     const Turn turn = next_message(&arrival);
     if (turn != Turn::kDone) return turn;
-    copy_bytes(to + frame_done_, arrival->payload, arrival->bytes);
+    if (!arrival->has_landed) copy_bytes(to + frame_done_, arrival->payload, arrival->bytes);
     frame_done_ += static_cast<std::uint32_t>(arrival->bytes);
     link_->release();
   } while (frame_done_ < frame_bytes_);
@@ -144,7 +148,7 @@ Turn VerbsWire::collect(std::byte* to) {
 
 Turn VerbsWire::receive(const Tag& tag, void* to, std::size_t bytes) {
   const Hold hold(*this);
-  Turn turn = expect(tag, bytes);
+  Turn turn = expect(tag, bytes, as_bytes(to));
   if (turn == Turn::kDone) turn = collect(as_bytes(to));
   if (turn == Turn::kDone) have_frame_ = false;
   return turn;
@@ -152,7 +156,7 @@ Turn VerbsWire::receive(const Tag& tag, void* to, std::size_t bytes) {
 
 Turn VerbsWire::view(const Tag& tag, std::size_t bytes, const std::byte** data) {
   const Hold hold(*this);
-  Turn turn = expect(tag, bytes);
+  Turn turn = expect(tag, bytes, nullptr);
   if (turn != Turn::kDone) return turn;
   if (frame_done_ == 0) {
     const verbs::Arrival* arrival = nullptr;

@@ -57,8 +57,8 @@ class VerbsWire final : public Wire {
   Turn advance();
   Turn no_room() const;
   Turn idle() const;
-  Turn next_message(const verbs::Arrival** arrival);
-  Turn expect(const Tag& tag, std::size_t bytes);
+  Turn next_message(const verbs::Arrival** arrival, const verbs::Landing* landing = nullptr);
+  Turn expect(const Tag& tag, std::size_t bytes, std::byte* landing);
   Turn collect(std::byte* to);
   void note();
   void read_socket();
