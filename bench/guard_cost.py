@@ -14,6 +14,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,8 +24,8 @@ SIZES = [8, 1024, 32 * 1024, 64 * 1024, 64 * 1024 * 1024]
 def main() -> None:
     """Build, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=15, help="runs of each kind per size")
-    parser.add_argument("--seconds", type=float, default=0.5, help="length of a run, roughly")
+    parser.add_argument("--pairs", type=int, default=25, help="runs of each kind per size")
+    parser.add_argument("--seconds", type=float, default=0.1, help="length of a run, roughly")
     arguments = parser.parse_args()
     guarded = build(ROOT / "build" / "guarded", "")
     unguarded = build(ROOT / "build" / "unguarded", "-DSTANDFAST_UNGUARDED")
@@ -43,12 +44,26 @@ def main() -> None:
         print("|---|---|---|---|")
         for size in SIZES:
             pairs = [
-                (time(guarded, size, arguments.seconds), time(unguarded, size, arguments.seconds))
-                for _ in range(arguments.pairs)
+                in_turn(time, guarded, unguarded, size, arguments, i)
+                for i in range(arguments.pairs)
             ]
             ratio = statistics.median(a / b for a, b in pairs)
             with_guard, without = (statistics.median(side) for side in zip(*pairs, strict=True))
             print(f"| {size} B | {with_guard:.0f} | {without:.0f} | {ratio:.3f} |", flush=True)
+
+
+def in_turn(
+    time: Callable[[Path, int, float], float],
+    guarded: Path,
+    unguarded: Path,
+    size: int,
+    arguments: argparse.Namespace,
+    turn: int,
+) -> tuple[float, float]:
+    """Return both times, measured one after the other, which one first by turns."""
+    order = [guarded, unguarded] if turn % 2 == 0 else [unguarded, guarded]
+    took = {program: time(program, size, arguments.seconds) for program in order}
+    return took[guarded], took[unguarded]
 
 
 def build(folder: Path, flag: str) -> Path:

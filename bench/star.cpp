@@ -4,57 +4,34 @@
 // build/core-plain --target standfast_core), in the top directory:
 //   g++ -std=c++20 -O2 -I. bench/star.cpp build/core-plain/*.a -o /tmp/star && /tmp/star 512
 // Arguments: [links, default 512] [seconds, default 10] [most % of a core: else status 1].
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
 #include <vector>
 
-#include "core/base/error.h"
 #include "core/control/loop.h"
+#include "tests/core/sockets.h"
 
 namespace {
 
 using namespace standfast;
+using test::checked;
+using test::tcp_pair;
 
 constexpr Nanos kBeat = 1 * kSecond;  // what groups of so many ranks have by default
 constexpr int kShares = 100;          // of a beat's time: how finely the ranks' beats are spread
 
-int checked(int result, const char* call) {
-  if (result < 0) throw SystemError(call, errno);
-  return result;
-}
-
 std::pair<std::vector<Fd>, std::vector<Fd>> connections(int count) {
-  Fd listener(checked(socket(AF_INET, SOCK_STREAM, 0), "socket"));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  checked(bind(listener.get(), generic, length), "bind");
-  checked(listen(listener.get(), 16), "listen");
-  checked(getsockname(listener.get(), generic, &length), "getsockname");
   std::pair<std::vector<Fd>, std::vector<Fd>> ends;
   for (int i = 0; i < count; ++i) {
-    Fd caller(checked(socket(AF_INET, SOCK_STREAM, 0), "socket"));
-    checked(connect(caller.get(), generic, length), "connect");
-    Fd callee(checked(accept(listener.get(), nullptr, nullptr), "accept"));
-    for (const int fd : {caller.get(), callee.get()}) {
-      prepare_socket(fd);
-      const int on = 1;
-      checked(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on), "setsockopt");
-    }
+    auto [caller, callee] = tcp_pair();
     ends.first.push_back(std::move(callee));
     ends.second.push_back(std::move(caller));
   }

@@ -4,15 +4,11 @@
 //   make core-plain
 //   g++ -std=c++20 -O2 -I. bench/tcp.cpp build/core-plain/*.a -ldl -o /tmp/tcp && /tmp/tcp
 // Arguments: [ranks, default 2] [most bytes, default 16777216] [operations, all by default].
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -22,43 +18,19 @@
 #include <vector>
 
 #include "core/base/clock.h"
-#include "core/base/error.h"
 #include "core/fabric/tcp/nearby.h"
 #include "core/group.h"
+#include "tests/core/sockets.h"
 
 namespace {
 
 using namespace standfast;
+using test::checked;
+using test::tcp_pair;
 
 constexpr Nanos kBudget = 300 * kMillisecond;  // of one cell
 constexpr int kCallsMax = 20'000;
 constexpr int kCallsMin = 8;
-
-int checked(int result, const char* call) {
-  if (result < 0) throw SystemError(call, errno);
-  return result;
-}
-
-std::pair<Fd, Fd> tcp_pair() {
-  Fd listener(checked(socket(AF_INET, SOCK_STREAM, 0), "socket"));
-  Fd caller(checked(socket(AF_INET, SOCK_STREAM, 0), "socket"));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  checked(bind(listener.get(), generic, length), "bind");
-  checked(listen(listener.get(), 1), "listen");
-  checked(getsockname(listener.get(), generic, &length), "getsockname");
-  checked(connect(caller.get(), generic, length), "connect");
-  Fd callee(checked(accept(listener.get(), nullptr, nullptr), "accept"));
-  for (const int fd : {caller.get(), callee.get()}) {
-    prepare_socket(fd);
-    const int on = 1;
-    checked(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on), "setsockopt");
-  }
-  return {std::move(caller), std::move(callee)};
-}
 
 [[noreturn]] void give_up(const std::string& why) {
   std::fprintf(stderr, "tcp: %s\n", why.c_str());

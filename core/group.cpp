@@ -86,6 +86,10 @@ bool is_receive(RequestKind kind) {
   return kind == RequestKind::kReceive || kind == RequestKind::kReceiveBytes;
 }
 
+bool is_from_any(const Request& request) {
+  return request.kind == RequestKind::kReceive && request.peer == kAnyPeer;
+}
+
 std::string operation_text(const Request& request, const Tag& tag) {
   std::string text = describe(tag);
   if (is_receive(request.kind)) text.replace(0, 4, "recv");
@@ -169,6 +173,7 @@ Group::Group(GroupConfig config)
   watch.board = &board_;
   watch.logs = config_.logs;
   watch.bells = {&sending_bell_, &receiving_bell_, &caller_bell_};
+  show_ends(watch);
   watch.exit_on_fault = config_.exit_on_fault;
   watch.exit_grace = config_.exit_grace;
   watch.serve_sigterm = config_.handle_sigterm;
@@ -179,6 +184,16 @@ Group::Group(GroupConfig config)
   });
   if (are_silent) patrol_.start(kPatrolEvery, [this] { look_after_wires(); });
   enlist(no_fork);
+}
+
+// Between ranks that share memory, what one knows of the group's end all can see at once.
+void Group::show_ends(WatchConfig& watch) {
+  for (const auto& wire : wires_) {
+    if (!wire || wire->own_end() == nullptr) continue;
+    watch.ends.push_back(wire->own_end());
+    peers_ends_.push_back(wire->peers_end());
+  }
+  if (peers_ends_.size() + 1 < wires_.size()) peers_ends_.clear();
 }
 
 // Neighbours on this host tell rank 0. For rank 0 itself, nobody else has a link to other hosts,
@@ -232,11 +247,11 @@ Group::~Group() {
 
 void Group::dispose(std::unique_ptr<Group> group) {
   // The threads do not exist in a forked child: nothing of it can be ended there, only left alone.
-  if (group && group->forked_) (void)group.release();
+  if (group && group->refuses(kForked)) (void)group.release();
 }
 
 void Group::abandon() {
-  forked_ = true;
+  refuses_.fetch_or(kForked);
   for (const auto& wire : wires_) {
     if (wire) wire->abandon();
   }
@@ -255,33 +270,23 @@ HalfBoard& Group::board_for(RequestKind kind) {
   return halves_of(kind) == Halves::kSending ? board_.sending : board_.receiving;
 }
 
-Tag Group::tag_of(const Request& request) {
-  Tag tag;
-  tag.kind = op_kind_of(request.kind);
-  tag.dtype = request.dtype;
-  tag.op = request.op;
-  tag.count = hides_count(request.kind) ? 0 : request.count;
-  tag.root_or_tag = has_root(request.kind) ? request.peer : request.tag;
-  return tag;
+Tag Group::tag_of(const Request& request, std::uint32_t number) {
+  return make_tag(number, op_kind_of(request.kind), request.dtype, request.op,
+                  has_root(request.kind) ? request.peer : request.tag,
+                  hides_count(request.kind) ? 0 : request.count);
 }
 
-// Gives the operation its number: collectives are counted per group, messages per pair and
-// direction. A receive from any has none before it knows from whom.
-Tag Group::numbered(Tag tag, const Request& request) {
-  if (request.peer == kAnyPeer) return tag;
+// The operation's number: collectives are counted per group, messages per pair and direction. A
+// receive from any has none before it knows from whom.
+std::uint32_t Group::next_number(const Request& request) {
+  if (is_from_any(request)) return 0;
   const auto peer = static_cast<std::size_t>(request.peer);
   switch (halves_of(request.kind)) {
-    case Halves::kSending: tag.seq = ++sent_[peer]; break;
-    case Halves::kReceiving: tag.seq = ++received_[peer]; break;
-    case Halves::kBoth: tag.seq = ++collectives_; break;
+    case Halves::kSending: return ++sent_[peer];
+    case Halves::kReceiving: return ++received_[peer];
+    case Halves::kBoth: break;
   }
-  return tag;
-}
-
-bool Group::is_refusing() const {
-  if constexpr (!kGuarded) return false;
-  return abort_.verdict() != nullptr || forked_.load(std::memory_order_relaxed) ||
-         interrupted_.load(std::memory_order_relaxed) || closed_.load(std::memory_order_relaxed);
+  return ++collectives_;
 }
 
 // Why there are no more operations. Once there is a reason there always is one.
@@ -289,11 +294,11 @@ Failure Group::refusal() const {
   Verdict verdict;
   verdict.kind = VerdictKind::kClosed;
   verdict.rank = config_.shape.rank;
-  if (forked_.load(std::memory_order_relaxed)) {
+  if (refuses(kForked)) {
     verdict.cause = "this process is a forked child; the group belongs to its parent";
   } else if (const Verdict* first = abort_.verdict()) {
     return failure_now(*first);
-  } else if (interrupted_.load(std::memory_order_relaxed)) {
+  } else if (refuses(kInterrupted)) {
     verdict.kind = VerdictKind::kLeft;
     verdict.cause = "interrupted";
   } else {
@@ -321,30 +326,26 @@ Result Group::run_ticketed(const Request& request, const Turnstile::Ticket& tick
     // Not its turn: the side belongs to somebody else, so it is not looked at.
     if (hold != nullptr) hold->give_back();
     Side nobody(*this, caller_bell_, caller_bell_, false);
-    nobody.comm.begin(tag_of(request));
+    nobody.comm.begin(tag_of(request, 0));
     result.failure = failed(outcome, request, nobody);
     return result;
   }
   if (is_refusing()) [[unlikely]] {
     result.failure = refusal();
   } else {
-    const Tag tag = numbered(tag_of(request), request);
+    const Tag tag = tag_of(request, next_number(request));
     const bool is_collective = halves_of(request.kind) == Halves::kBoth;
     HalfBoard& board = board_for(request.kind);
-    board.begin(tag);
     if (is_collective) {
-      board_.begin_collective(tag);
       limits.collective = tag.seq;
       limits.last_collective = &watch_->last_collective();
     }
-    if (request.peer == kAnyPeer) limits.patience = config_.limits.progress;
+    if (is_from_any(request)) limits.patience = config_.limits.progress;
     if (jaccl_) bound_jaccl(limits, request, is_collective);
     side.waiter.begin(limits);
     side.comm.begin(tag);
-    const bool deserted = kGuarded && watch_->leaver_before(limits.collective) >= 0;
-    const bool takerless =
-        kGuarded && request.kind == RequestKind::kSend && watch_->has_left(request.peer);
-    outcome = deserted || takerless ? Outcome::kLeft : execute(request, side, result);
+    board.begin(tag);
+    outcome = is_deserted(request, tag) ? Outcome::kLeft : execute(request, side, result);
     if (config_.verify && outcome == Outcome::kOk) outcome = verify(request, side.comm);
     if (kGuarded && outcome == Outcome::kOk && is_over(hold)) outcome = Outcome::kVerdict;
     if (outcome != Outcome::kOk) {
@@ -354,8 +355,7 @@ Result Group::run_ticketed(const Request& request, const Turnstile::Ticket& tick
       const Half half = request.kind == RequestKind::kSend ? Half::kSending : Half::kReceiving;
       if (jaccl_) result.failure->bytes_done = jaccl_->bytes_done(half);
     }
-    board.end();
-    if (is_collective) board_.end_collective(tag.seq);
+    board.end(tag);
   }
   turnstile_.leave(ticket);
   return result;
@@ -368,17 +368,35 @@ void Group::withdraw() {
   }
 }
 
+// Has somebody left whom this operation needs? A recv may still find what was sent before.
+bool Group::is_deserted(const Request& request, const Tag& tag) const {
+  if constexpr (!kGuarded) return false;
+  switch (halves_of(request.kind)) {
+    case Halves::kBoth: return watch_->leaver_before(tag.seq) >= 0;
+    case Halves::kSending: return watch_->has_left(request.peer);
+    default: return false;
+  }
+}
+
 // The last look before an operation counts as done: others may not have come to its end. A process
 // that did not run for long may find all its data, and the news of the group's end unread beside
-// it.
-bool Group::is_over(Hold* hold) {
-  if (watch_->may_have_missed_the_end()) [[unlikely]] {
+// it. Whoever gave it up shows that in the memory they share; where not all peers share memory
+// with this rank, the clock tells whether there was time for it.
+bool Group::may_be_over() const {
+  if (peers_ends_.empty()) return watch_->may_have_missed_the_end();
+  for (const std::atomic<std::uint32_t>* end : peers_ends_) {
+    if (end->load(std::memory_order_relaxed) != 0) return true;
+  }
+  return false;
+}
+
+bool Group::was_ended(Hold* hold) {
+  if (abort_.verdict() == nullptr) {
     if (hold != nullptr) hold->give_back();
     watch_->catch_up(kCatchUpMax);
   }
   const Verdict* verdict = abort_.verdict();
-  if (verdict == nullptr) [[likely]]
-    return false;
+  if (verdict == nullptr) return false;
   // A program that raised or closed its group was done with its own part.
   const bool was_done = verdict->kind == VerdictKind::kFailed ||
                         (verdict->kind == VerdictKind::kLeft && verdict->cause == kClosedItsGroup);
@@ -451,7 +469,7 @@ Outcome Group::execute(const Request& request, Side& side, Result& result) {
                        result.blob);
       case RequestKind::kSend: return send(comm, request.peer, request.src, bytes);
       case RequestKind::kReceive:
-        if (request.peer == kAnyPeer) return receive_from_any(request, comm, &result.from);
+        if (is_from_any(request)) return receive_from_any(request, comm, &result.from);
         return receive(comm, request.peer, request.dst, bytes);
       case RequestKind::kReceiveBytes:
         return receive_bytes(comm, request.peer, kBlobMax, result.blob);
@@ -541,7 +559,7 @@ void Group::report_fault(Outcome outcome, const Side& side, const Request& reque
       std::string text =
           "rank " + std::to_string(here) + " waited " + seconds_text(limit) + " in " + op;
       if (waiting_for >= 0) text += " for rank " + std::to_string(waiting_for);
-      if (request.peer == kAnyPeer) text += " for any rank";
+      if (is_from_any(request)) text += " for any rank";
       return watch_->report(VerdictKind::kNoProgress, waiting_for >= 0 ? waiting_for : here, text,
                             false);
     }
@@ -563,7 +581,7 @@ void Group::report_fault(Outcome outcome, const Side& side, const Request& reque
 
 Failure Group::failed(Outcome outcome, const Request& request, Side& side) {
   report_fault(outcome, side, request);
-  if (outcome == Outcome::kInterrupted) interrupted_.store(true, std::memory_order_relaxed);
+  if (outcome == Outcome::kInterrupted) refuses_.fetch_or(kInterrupted, std::memory_order_relaxed);
   const Verdict* verdict = abort_.verdict();
   if (verdict == nullptr) {
     const bool hurries = outcome == Outcome::kInterrupted;
@@ -615,23 +633,24 @@ int Group::completion_fd() {
   return completions_.fd();
 }
 
-std::vector<Hint> Group::hints() const { return forked_ ? std::vector<Hint>{} : watch_->hints(); }
+std::vector<Hint> Group::hints() const {
+  return refuses(kForked) ? std::vector<Hint>{} : watch_->hints();
+}
 
 std::uint64_t Group::await_news(std::uint64_t seen, Nanos span) const {
-  return forked_ ? seen : watch_->await_news(seen, span);
+  return refuses(kForked) ? seen : watch_->await_news(seen, span);
 }
 
 void Group::program_beats(std::string label, std::uint64_t step) {
-  if (!forked_) board_.program_beats(std::move(label), step, now_ns());
+  if (!refuses(kForked)) board_.program_beats(std::move(label), step, now_ns());
 }
 
 void Group::program_idles() {
-  if (!forked_) board_.program_idles();
+  if (!refuses(kForked)) board_.program_idles();
 }
 
 bool Group::is_healthy() const {
-  return !forked_ && !closed_.load(std::memory_order_relaxed) &&
-         !interrupted_.load(std::memory_order_relaxed) && abort_.verdict() == nullptr &&
+  return refuses_.load(std::memory_order_relaxed) == 0 && abort_.verdict() == nullptr &&
          !watch_->has_departures();
 }
 
@@ -642,17 +661,17 @@ std::optional<Failure> Group::failure() const {
 }
 
 void Group::taken() {
-  if (!forked_) watch_->taken();
+  if (!refuses(kForked)) watch_->taken();
 }
 
 void Group::abort(std::string reason) {
-  if (forked_ || closed_) return;
+  if (refuses(kForked) || refuses(kClosed)) return;
   watch_->report(VerdictKind::kAborted, config_.shape.rank, std::move(reason), false);
   (void)await_verdict(kCloseMax);
 }
 
 void Group::fail(std::string type, std::string message, std::string traceback) {
-  if (forked_ || closed_) return;
+  if (refuses(kForked) || refuses(kClosed)) return;
   Verdict verdict;
   verdict.kind = VerdictKind::kFailed;
   verdict.rank = config_.shape.rank;
@@ -666,11 +685,11 @@ void Group::fail(std::string type, std::string message, std::string traceback) {
 // True if that was done before. Nothing enters a worker's queue from here on.
 bool Group::shut_for_submissions() {
   const std::lock_guard lock(submit_mutex_);
-  return closed_.exchange(true);
+  return (refuses_.fetch_or(kClosed) & kClosed) != 0;
 }
 
 const char* Group::close(Watch::Goodbye goodbye) {
-  if (!forked_ && !shut_for_submissions()) {
+  if (!refuses(kForked) && !shut_for_submissions()) {
     patrol_.stop();
     // An operation that another thread is in gets a moment to end, then it is ended. After Ctrl-C
     // nobody waits for it.

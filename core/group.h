@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/base/fork.h"
+#include "core/base/guard.h"
 #include "core/collective/choose.h"
 #include "core/collective/comm.h"
 #include "core/control/abort.h"
@@ -179,16 +180,30 @@ class Group final : private ForkSensitive {
   Result run_ticketed(const Request& request, const Turnstile::Ticket& ticket,
                       InterruptCheck interrupted, Hold* hold);
   Result run_guarded(const Request& request, const Turnstile::Ticket& ticket);
-  bool is_over(Hold* hold);
+  bool is_over(Hold* hold) {
+    return abort_.verdict() != nullptr || may_be_over() ? was_ended(hold) : false;
+  }
+  bool may_be_over() const;
+  bool was_ended(Hold* hold);
+  bool is_deserted(const Request& request, const Tag& tag) const;
+  void show_ends(WatchConfig& watch);
   void withdraw();
   Outcome execute(const Request& request, Side& side, Result& result);
   Outcome receive_from_any(const Request& request, Comm& comm, int* from);
   Outcome verify(const Request& request, Comm& comm) const;
-  static Tag tag_of(const Request& request);
-  Tag numbered(Tag tag, const Request& request);
+  static Tag tag_of(const Request& request, std::uint32_t number);
+  std::uint32_t next_number(const Request& request);
   Side& side_for(RequestKind kind);
   HalfBoard& board_for(RequestKind kind);
-  bool is_refusing() const;
+  bool is_refusing() const {
+    if constexpr (!kGuarded) return false;
+    return abort_.verdict() != nullptr || refuses_.load(std::memory_order_relaxed) != 0;
+  }
+  // Why there are no operations any more, beside a verdict.
+  enum Refusal : std::uint8_t { kClosed = 1, kInterrupted = 2, kForked = 4 };
+  bool refuses(Refusal reason) const {
+    return (refuses_.load(std::memory_order_relaxed) & reason) != 0;
+  }
   Failure refusal() const;
   Failure failed(Outcome outcome, const Request& request, Side& side);
   // group_jaccl.cpp
@@ -234,14 +249,13 @@ class Group final : private ForkSensitive {
   std::vector<std::uint32_t> received_;
   int last_of_any_ = 0;  // who sent what was last received from any; by the holder of that half
 
-  // Set by close(), read at the start of each operation. Relaxed: turnstile and abort word order
-  // the rest.
-  std::atomic<bool> closed_{false};
-  // Set by an interrupted operation, read at the start of each: what that left half-sent lies in
-  // memory that is its caller's again, and the verdict may still be on its way. Relaxed: as above.
-  std::atomic<bool> interrupted_{false};
-  // Set in a forked child.
-  std::atomic<bool> forked_{false};
+  // Of each peer that can show that it knows of the group's end: where. Empty unless all can.
+  std::vector<const std::atomic<std::uint32_t>*> peers_ends_;
+
+  // Refusals, read at the start of each operation. Set by close(); in a forked child; and by an
+  // interrupted operation: what that left half-sent lies in memory that is its caller's again, and
+  // the verdict may still be on its way. Relaxed: turnstile and abort word order the rest.
+  std::atomic<std::uint8_t> refuses_{0};
   // Rings completions_ only for those who listen. Relaxed: set before the operation that is
   // listened for.
   std::atomic<bool> rings_completions_{false};

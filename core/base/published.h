@@ -14,11 +14,16 @@ template <class T>
 class Published {
  public:
   // One writer at a time.
-  void publish(const T& value) {
-    const auto words = std::bit_cast<Words>(value);
+  void publish(const T& value) { publish_front(value); }
+  // The first words only, which are a Front; the others stay.
+  template <class Front>
+  void publish_front(const Front& front) {
+    constexpr std::size_t kFront = sizeof(Front) / sizeof(std::uint64_t);
+    static_assert(kFront * sizeof(std::uint64_t) == sizeof(Front) && kFront <= kWords);
+    const auto words = std::bit_cast<std::array<std::uint64_t, kFront>>(front);
     const std::uint32_t version = version_.load(std::memory_order_relaxed);
     version_.store(version + 1, std::memory_order_relaxed);
-    for (std::size_t i = 0; i < kWords; ++i) words_[i].store(words[i], std::memory_order_release);
+    for (std::size_t i = 0; i < kFront; ++i) words_[i].store(words[i], std::memory_order_release);
     version_.store(version + 2, std::memory_order_release);
   }
 

@@ -18,13 +18,17 @@ namespace standfast {
 // One half of a rank: one writer at a time, the holder of that half.
 class HalfBoard {
  public:
+  // Not put off until the operation first waits, though the stores would cost nothing there: it may
+  // be held up before, by memory that is not there.
   void begin(const Tag& tag) {
     if constexpr (!kGuarded) return;
-    tag_.publish(tag);
+    publish(tag);
     running_.store(true, std::memory_order_relaxed);
   }
-  void end() {
-    if constexpr (kGuarded) running_.store(false, std::memory_order_relaxed);
+  void end(const Tag& tag) {
+    if constexpr (!kGuarded) return;
+    if (tag.kind != OpKind::kSend) finished_.store(tag.seq, std::memory_order_relaxed);
+    running_.store(false, std::memory_order_relaxed);
   }
 
   // Only waits that have gone to sleep are told.
@@ -36,9 +40,28 @@ class HalfBoard {
   }
   void goes_on() { wait_.publish({}); }
 
-  void read(Nanos now, Activity& seen) const {
-    seen.tag = tag_.read();
+  struct History {
+    std::uint32_t started = 0;   // collectives
+    std::uint32_t finished = 0;  // collectives
+    std::uint64_t digest = 0;    // of all that were begun
+  };
+  History read(Nanos now, Activity& seen) const {
+    const Record record = record_.read();
+    seen.tag = record.tag;
     seen.running = running_.load(std::memory_order_relaxed);
+    read_wait(now, seen);
+    return {static_cast<std::uint32_t>(record.started), finished_.load(std::memory_order_relaxed),
+            record.digest};
+  }
+
+ private:
+  // Collectives become part of the history.
+  void publish(const Tag& tag) {
+    if (tag.kind == OpKind::kSend) return record_.publish_front(tag);
+    digest_ = digest_after(digest_, tag);
+    record_.publish({tag, tag.seq, digest_});
+  }
+  void read_wait(Nanos now, Activity& seen) const {
     const Wait wait = wait_.read();
     if (!seen.running || wait.rank_from_1 == 0) return;
     if (now > deadline_after(kLookMax, wait.awake_since)) return;
@@ -46,34 +69,31 @@ class HalfBoard {
     seen.waited = now > wait.since ? now - wait.since : 0;
   }
 
- private:
+  struct Record {
+    Tag tag;  // of the latest operation
+    std::uint64_t started = 0;
+    std::uint64_t digest = 0;
+  };
   struct Wait {
     std::int64_t rank_from_1 = 0;  // 0: nobody
     Nanos since = 0;
     Nanos awake_since = kNever;
   };
   static constexpr Nanos kLookMax = 500 * kMillisecond;
-  Published<Tag> tag_;
+  std::uint64_t digest_ = 0;  // the writer's own
+  Published<Record> record_;
   Published<Wait> wait_;
   // Relaxed: a beat that has an operation's tag without its state, or the other way round, is
   // followed by a better one.
   std::atomic<bool> running_{false};
+  // Relaxed: only a number.
+  std::atomic<std::uint32_t> finished_{0};
 };
 
 class Board {
  public:
   HalfBoard receiving;  // and collectives
   HalfBoard sending;
-
-  // By the holder of both halves.
-  void begin_collective(const Tag& tag) {
-    if constexpr (!kGuarded) return;
-    digest_ = digest_after(digest_, tag);
-    history_.publish({tag.seq, digest_});
-  }
-  void end_collective(std::uint32_t number) {
-    if constexpr (kGuarded) finished_.store(number, std::memory_order_relaxed);
-  }
 
   // The program's own progress. Any thread.
   void program_beats(std::string label, std::uint64_t step, Nanos now) {
@@ -88,11 +108,10 @@ class Board {
 
   Status read(Nanos now) const {
     Status status;
-    const History history = history_.read();
-    status.started = static_cast<std::uint32_t>(history.started);
+    const HalfBoard::History history = receiving.read(now, status.halves[0]);
+    status.started = history.started;
+    status.finished = history.finished;
     status.digest = history.digest;
-    status.finished = finished_.load(std::memory_order_relaxed);
-    receiving.read(now, status.halves[0]);
     sending.read(now, status.halves[1]);
     const std::lock_guard lock(program_mutex_);
     status.program = program_;
@@ -101,15 +120,6 @@ class Board {
   }
 
  private:
-  struct History {
-    std::uint64_t started = 0;
-    std::uint64_t digest = 0;
-  };
-  std::uint64_t digest_ = 0;  // the writer's own
-  Published<History> history_;
-  // Written by the holder of both halves, read by the watch's thread. Relaxed: only a number.
-  std::atomic<std::uint32_t> finished_{0};
-
   mutable std::mutex program_mutex_;  // guards the program's beat
   ProgramBeat program_;
   Nanos program_at_ = 0;

@@ -148,13 +148,7 @@ void Watch::tell_news() {
   news_bell_.notify_all();
 }
 
-bool Watch::has_left(int rank) const {
-  return left_[static_cast<std::size_t>(rank)].load(std::memory_order_relaxed);
-}
-
-int Watch::leaver_before(std::uint32_t collective) const {
-  if (collective <= last_collective_.load(std::memory_order_acquire)) [[likely]]
-    return -1;
+int Watch::find_leaver_before(std::uint32_t collective) const {
   for (int rank = 0; rank < config_.shape.size; ++rank) {
     const auto& last = collectives_[static_cast<std::size_t>(rank)];
     if (collective > last.load(std::memory_order_relaxed)) return rank;
@@ -535,6 +529,7 @@ void Watch::note_left() {
 
 void Watch::raise(Verdict verdict) {
   verdict.detected_ns = now_ns();
+  for (std::atomic<std::uint32_t>* end : config_.ends) end->store(1, std::memory_order_relaxed);
   if (!abort_.raise(std::move(verdict))) return;
   for (const Bell* bell : config_.bells) bell->ring();
   exit_at_ = deadline_after(now_ns(), config_.exit_grace + kHookGrace);

@@ -44,7 +44,9 @@ struct WatchConfig {
   std::vector<std::string> hosts;  // by rank, for messages; may be empty
   const Board* board = nullptr;    // what this rank does
   std::vector<const Bell*> bells;  // rung when there is a verdict
-  bool exit_on_fault = false;      // end the process if nobody takes the error
+  // Set to 1 before anybody here can hear of a verdict, for peers to see; see Wire::own_end.
+  std::vector<std::atomic<std::uint32_t>*> ends;
+  bool exit_on_fault = false;  // end the process if nobody takes the error
   Nanos exit_grace = 0;
   bool serve_sigterm = false;
   bool logs = false;  // hints and warnings as lines on stderr
@@ -75,11 +77,17 @@ class Watch {
   // The beacon of a rank of this host was passed on: its process ends. Any thread.
   void beacon_died(int rank);
   // The peer said goodbye. Any thread.
-  bool has_left(int rank) const;
+  bool has_left(int rank) const {
+    return left_[static_cast<std::size_t>(rank)].load(std::memory_order_relaxed);
+  }
   // The last collective that all ranks take part in: those who left were done with it.
   const std::atomic<std::uint32_t>& last_collective() const { return last_collective_; }
   // Who does not take part in this collective; -1 if all do. Any thread.
-  int leaver_before(std::uint32_t collective) const;
+  int leaver_before(std::uint32_t collective) const {
+    // Acquire: see last_collective_.
+    const bool none = collective <= last_collective_.load(std::memory_order_acquire);
+    return none ? -1 : find_leaver_before(collective);
+  }
   // How the silent link to this rank ended (-1: the first of all), if it did. A rank that is done
   // looks the same as one that died: whether it is missed is for operations to say. Any thread.
   std::optional<Departure> departure(int rank) const;
@@ -91,7 +99,7 @@ class Watch {
   // `seen`, and returns it. Any thread.
   std::uint64_t await_news(std::uint64_t seen, Nanos span) const;
   // Did the watch's thread not run for so long that this process was given up meanwhile? One load
-  // and a cheap look at the clock: asked after every operation.
+  // and a cheap look at the clock: asked after every operation where peers can't show it.
   bool may_have_missed_the_end() const {
     return coarse_now_ns() - turned_at_.load(std::memory_order_relaxed) >= missed_after_;
   }
@@ -139,6 +147,7 @@ class Watch {
   void serve_inbox();
   enum class Until : bool { kNow, kEmpty };
   void read_link(Link& link, Until until = Until::kEmpty);
+  int find_leaver_before(std::uint32_t collective) const;
   bool drain_accused(const Frame& frame);
   bool is_silent(int rank) const;
   bool has_loud_links() const;

@@ -100,6 +100,13 @@ class Wire {
   // In the child of a fork: closes the descriptor, without a word to the peer.
   virtual void abandon() = 0;
 
+  // --- the group's end, for operations that ask whether they missed it
+  // Set to 1 by this rank's watch when there is a verdict, and at once seen by the peer, though its
+  // watch has not run yet. Null on a fabric that can't show it.
+  virtual std::atomic<std::uint32_t>* own_end() { return nullptr; }
+  // The peer's.
+  virtual const std::atomic<std::uint32_t>* peers_end() const { return nullptr; }
+
  protected:
   Turn mismatch(const Tag& tag, std::size_t bytes) {
     got_ = tag;

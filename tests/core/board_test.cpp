@@ -11,12 +11,7 @@ namespace standfast {
 namespace {
 
 Tag collective(std::uint32_t number) {
-  Tag tag;
-  tag.seq = number;
-  tag.kind = OpKind::kAllReduce;
-  tag.dtype = DType::kFloat32;
-  tag.count = 8;
-  return tag;
+  return make_tag(number, OpKind::kAllReduce, DType::kFloat32, ReduceOp::kSum, 0, 8);
 }
 
 }  // namespace
@@ -27,8 +22,8 @@ TEST_CASE("board: what a rank does") {
   Status status = board.read(5);
   CHECK_FALSE(status.began_anything());
   CHECK_FALSE(status.waits());
-  board.receiving.begin(collective(1));
-  board.begin_collective(collective(1));
+  const Tag first = collective(1);
+  board.receiving.begin(first);
   status = board.read(10);
   CHECK(status.began_anything());
   CHECK(status.started == 1);
@@ -45,12 +40,31 @@ TEST_CASE("board: what a rank does") {
   board.receiving.goes_on();
   CHECK_FALSE(board.read(10).waits());
   board.receiving.waits_for(2, 4);
-  board.receiving.end();
-  board.end_collective(1);
+  board.receiving.end(first);
   status = board.read(10);
   CHECK(status.finished == 1);
   CHECK_FALSE(status.waits());
   CHECK_FALSE(status.runs());
+  Tag message = collective(5);
+  message.kind = OpKind::kSend;
+  board.receiving.begin(message);
+  status = board.read(10);
+  CHECK(status.halves[0].tag == message);
+  CHECK(status.runs());
+  CHECK(status.started == 1);  // a message is no part of the history
+  CHECK(status.finished == 1);
+  CHECK(status.digest == digest_after(0, collective(1)));
+  board.receiving.end(message);
+  CHECK(board.read(10).finished == 1);
+  const Tag second = collective(2);
+  board.receiving.begin(second);
+  board.receiving.end(second);
+  status = board.read(10);
+  CHECK(status.halves[0].tag == second);
+  CHECK_FALSE(status.runs());
+  CHECK(status.started == 2);
+  CHECK(status.finished == 2);
+  CHECK(status.digest == digest_after(digest_after(0, collective(1)), second));
   board.program_beats("decode", 3, 7);
   status = board.read(10);
   CHECK(status.program.busy);

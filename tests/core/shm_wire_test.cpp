@@ -270,4 +270,17 @@ TEST_CASE("shm wire: a damaged size") {
   CHECK(wires.b->got_bytes() == ~std::uint32_t{0});
 }
 
+// What a rank's watch stores at the group's end its peer sees, in each direction and no other.
+TEST_CASE("shm wire: the group's end is seen by the peer") {
+  WirePair pair = shm_wires(shared_mapping());
+  REQUIRE(pair.a->own_end() != nullptr);
+  CHECK(pair.a->peers_end()->load() == 0);
+  CHECK(pair.b->peers_end()->load() == 0);
+  pair.a->own_end()->store(1);
+  CHECK(pair.b->peers_end()->load() == 1);
+  CHECK(pair.a->peers_end()->load() == 0);
+  pair.b->own_end()->store(1);
+  CHECK(pair.a->peers_end()->load() == 1);
+}
+
 }  // namespace standfast

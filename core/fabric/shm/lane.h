@@ -52,6 +52,10 @@ struct Lane {
   alignas(kCacheLine) std::atomic<std::uint32_t> freed;
   // Set by the side that is about to sleep, cleared by whoever rings or by the sleeper itself.
   alignas(kCacheLine) std::atomic<std::uint32_t> receiver_asleep;
+  // Receiver's watch stores 1 when its group has ended, before its operations can hear of it;
+  // sender loads it at the end of each operation, from a line that it has just seen. Relaxed: it
+  // says that there is news, and the news comes over the control links.
+  std::atomic<std::uint32_t> receiver_ended;
   alignas(kCacheLine) std::atomic<std::uint32_t> sender_asleep;
   // Sender stores 1 after its last frame; receiver loads it before it looks at `ready` a last time,
   // and the other lane's sender when it has no room. Sequentially consistent against the sleepers.

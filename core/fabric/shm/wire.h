@@ -39,6 +39,8 @@ class ShmWire final : public Wire {
   std::string trouble() const override;
   void shut_down() override;
   void abandon() override { bell_.reset(); }
+  std::atomic<std::uint32_t>* own_end() override { return &in_.receiver_ended; }
+  const std::atomic<std::uint32_t>* peers_end() const override { return &out_.receiver_ended; }
 
  private:
   SlotHead* next_frame();
