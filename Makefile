@@ -258,11 +258,15 @@ $(FOREIGN)/installed: $(VENV)/installed $(FOREIGN)/ready
 	@touch $@
 
 # What runs inside of other libraries: the same Python has those. CI runs it after `make test`.
+# Arrays of all libraries are in one process there.
+ARRAYS := tests/test_array_table.py tests/test_arrays.py tests/test_group_arrays.py
 INTEGRATIONS := tests/torch tests/mlx tests/ray/test_collective.py tests/ray/test_train.py
 test-integrations: $(VENV)/group-test $(VENV)/standfast-mlx $(VENV)/installed $(FOREIGN)/installed
 	@echo '== pytest: integrations'
 	@env -u PYTHONPATH EXPECT_INSTALLED=1 FOREIGN_PYTHON=$(CURDIR)/$(FOREIGN)/bin/python \
 	  $(PYTEST) $(INTEGRATIONS) $(PYTEST_ARGS)
+	@echo '== pytest: arrays of torch, JAX and MLX'
+	@env -u PYTHONPATH EXPECT_INSTALLED=1 $(FOREIGN)/bin/python -m pytest -p no:cacheprovider $(ARRAYS)
 
 # Whether all that is public has a type that every checker sees alike. pyright looks at what `python`
 # has installed: there, what we build on is as well.

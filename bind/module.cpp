@@ -154,9 +154,9 @@ void define_descriptions(nb::module_& m) {
             request->meta.assign(bytes, bytes + meta.size());
             new (self) Request(std::move(*request));
           },
-          nb::kw_only(), "kind"_a, "src"_a = 0, "dst"_a = 0, "count"_a = 0, "dtype"_a = 0,
-          "op"_a = "sum", "peer"_a = 0, "tag"_a = 0, "timeout_s"_a = 0.0,
-          "meta"_a = nb::bytes("", 0))
+          nb::kw_only(), "kind"_a, "src"_a = 0, "dst"_a = 0, "count"_a = 0,
+          "dtype"_a = static_cast<int>(Request{}.dtype), "op"_a = "sum", "peer"_a = 0, "tag"_a = 0,
+          "timeout_s"_a = 0.0, "meta"_a = nb::bytes("", 0))
       .def_ro("peer", &Request::peer)
       .def_ro("tag", &Request::tag);
 }

@@ -333,6 +333,120 @@ def test_cancelling_an_await_aborts_the_group(pool: Pool) -> None:
         assert (ended.value["rank"], ended.value["cause"]) == (0, "await of all_sum was cancelled")
 
 
+async def _cancel_a_write(group: Group, out: Any) -> Any:
+    handle = group.broadcast_async(np.ones(1 << 20), 1, out=out)
+    task = asyncio.ensure_future(_awaiting(handle))
+    await asyncio.sleep(0.1)
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0)
+    try:
+        await task
+    except asyncio.CancelledError:
+        return handle.done(), asyncio.current_task().cancelling()  # type: ignore[union-attr]
+    raise AssertionError("not cancelled")
+
+
+def cancel_a_write(group: Group) -> Any:
+    if group.rank == 0:
+        return asyncio.run(_cancel_a_write(group, np.zeros(1 << 20)))
+    return _aborted(group)
+
+
+def _aborted(group: Group) -> str | None:
+    """Take part in nothing until the group is over; return why."""
+    while group.healthy():
+        time.sleep(0.01)
+    try:
+        group.barrier()
+    except errors.GroupAborted as error:
+        return error.cause
+    return None
+
+
+def test_a_cancelled_await_leaves_the_arrays_alone(pool: Pool) -> None:
+    """It returns once the operation has ended, however often it is cancelled."""
+    here, there = pool.run(2, cancel_a_write)
+    assert (here.value, there.value) == ((True, 0), "await of broadcast was cancelled")
+
+
+async def _await_within(handle: Any) -> Any:
+    async with asyncio.timeout(0.2):
+        return await handle
+
+
+def await_within(group: Group) -> str | None:
+    if group.rank == 0:
+        try:
+            asyncio.run(_await_within(group.barrier_async()))
+        except TimeoutError:
+            return "timed out"
+    return _aborted(group)
+
+
+def test_a_timeout_of_asyncio_is_a_cancelled_await(pool: Pool) -> None:
+    """asyncio.timeout() raises as ever, and ends the group on all ranks."""
+    here, there = pool.run(2, await_within)
+    assert (here.value, there.value) == ("timed out", "await of barrier was cancelled")
+
+
+async def _one(group: Group) -> float:
+    return float(await group.all_sum_async(1.0))
+
+
+def loop_after_loop(group: Group) -> int:
+    asyncio.run(_one(group))
+    before = len(os.listdir("/dev/fd"))
+    for _ in range(20):
+        assert asyncio.run(_one(group)) == group.size
+    return len(os.listdir("/dev/fd")) - before
+
+
+def test_loops_that_were_closed_leave_no_descriptor(pool: Pool) -> None:
+    """One loop after the other may wait for a group: closed ones are forgotten."""
+    for ended in pool.run(2, loop_after_loop):
+        assert ended.value == 0
+
+
+def in_a_child(group: Group) -> list[str]:
+    """Fork while an operation is under way, and ask for it in the child."""
+    handle = group.recv_async(1, "float32", 1 - group.rank)
+    done = group.send_async(np.ones(1, np.float32), 1 - group.rank)
+    done.result()
+    other = group.barrier_async() if group.rank == 0 else None
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        told = [str(done.result()), str((other or handle).done())]
+        for call in ((other or handle).result, lambda: asyncio.run(_awaiting(other or handle))):
+            try:
+                call()
+                told.append("nothing")
+            except errors.GroupClosed as error:
+                told.append(error.message)
+        os.write(writing, "\n".join(told).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        told = pipe.read().splitlines()
+    os.waitpid(child, 0)
+    assert float(handle.result()[0]) == 1.0
+    if other is None:
+        group.barrier()
+    else:
+        assert asyncio.run(_awaiting(other)) is None, "nobody has taken the parent's wake-up"
+    return told
+
+
+def test_a_handle_in_a_forked_child(pool: Pool) -> None:
+    """There it raises that the group is the parent's, at once; the parent's goes on."""
+    for ended in pool.run(2, in_a_child):
+        settled, is_done, result, awaited = ended.value
+        assert (settled, is_done) == ("None", "True")
+        assert "forked child" in result
+        assert "forked child" in awaited
+
+
 async def _close_in_loop(group: Group) -> int:
     await group.barrier_async()
     before = len(os.listdir("/dev/fd"))

@@ -342,6 +342,33 @@ def test_usual_calls_take_the_short_way(pool: Pool) -> None:
         assert ended.value == []
 
 
+def both_ways(group: Group) -> None:
+    """Rank 0 calls as usual, rank 1 what makes its plan in Python: the two must fit together."""
+    x = np.arange(4, dtype=np.float32) + group.rank
+    long = group.rank == 1
+
+    def call(name: str, *args: Any) -> Any:
+        return (
+            getattr(group, f"{name}_async")(*args).result() if long else getattr(group, name)(*args)
+        )
+
+    np.testing.assert_array_equal(call("all_sum", x), [1, 3, 5, 7])
+    np.testing.assert_array_equal(call("all_max", x), [1, 2, 3, 4])
+    np.testing.assert_array_equal(call("all_gather", x), [0, 1, 2, 3, 1, 2, 3, 4])
+    np.testing.assert_array_equal(call("sum_scatter", x), [5, 7] if long else [1, 3])
+    np.testing.assert_array_equal(call("broadcast", x, 1), [1, 2, 3, 4])
+    call("all_to_all", x)
+    call("barrier")
+    assert call("agree", True) is True
+    call("send", x, 1 - group.rank)
+    np.testing.assert_array_equal(call("recv_like", x, 1 - group.rank), x + (-1 if long else 1))
+
+
+def test_ranks_may_take_different_ways(pool: Pool) -> None:
+    """What one rank plans natively and another in Python is the same operation on the wire."""
+    pool.run(2, both_ways)
+
+
 class Watchful(Group):
     """A group that looks at its plans, as those do that speak JACCL."""
 

@@ -56,6 +56,8 @@ __all__ = [
     "StaleGroup",
     "StandfastError",
     "Watch",
+    "Wire",
+    "as_wire",
     "devices",
     "empty",
     "init",

@@ -1,3 +1,4 @@
+from standfast.arrays import as_wire as as_wire
 from standfast.errors import CollectiveMismatch as CollectiveMismatch
 from standfast.errors import ConfigError as ConfigError
 from standfast.errors import DigestMismatch as DigestMismatch
@@ -21,6 +22,7 @@ from standfast.group import Group as Group
 from standfast.group import init as init
 from standfast.handles import Handle as Handle
 from standfast.hints import Hint as Hint
+from standfast.kinds import Wire as Wire
 from standfast.memory import empty as empty
 from standfast.rdma import devices as devices
 from standfast.watching import Watch as Watch

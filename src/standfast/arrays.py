@@ -19,15 +19,25 @@ __all__ = ["Kind", "Wire", "as_wire", "element_type", "empty_like", "out_wire", 
 
 
 def as_wire(x: Any, *, writable: bool = False) -> Wire:
-    """Find the memory of an array.
+    """Find the memory of an array of any library: the one way by which arrays come in.
+
+    Nothing is copied but non-contiguous inputs, Python's scalars, and torch's conjugated or
+    negated views. MLX arrays are evaluated.
 
     Args:
-        x: array of any shape. A non-contiguous one is copied.
+        x: array of any shape: NumPy's (with ml_dtypes), torch's on the CPU, MLX's, JAX's, with the
+            buffer protocol, or with CPU DLPack; or bool, int, float, complex.
         writable: x is an ``out=``: a copy would not do, and it must allow writing.
 
     Raises:
-        TypeError: not an array; on another device; a dtype that is not supported.
+        TypeError: not an array; on another device; a dtype that is not supported; a torch tensor
+            that requires grad; a JAX array to be written.
         ValueError: an ``out=`` that is read-only or not contiguous.
+
+    >>> import array, standfast
+    >>> wire = standfast.as_wire(array.array("f", [1, 2, 3]))
+    >>> wire.nbytes, wire.elements, wire.shape, standfast.dtypes.NAMES[wire.dtype]
+    (12, 3, (3,), 'float32')
     """
     kind = kinds.BY_TYPE.get(type(x)) or kind_of(x)
     return kind.wire(x, writable)

@@ -586,6 +586,10 @@ class Group(Membership, AsyncForms, _core.Anchor):
                 self._completions = Completions(core.completion_fd(), core.drain_completions)
             return self._completions
 
+    def left_behind(self) -> StandfastError | None:
+        """Return what a handle raises in a forked child, or None in the process that joined."""
+        return self._closed_error() if self._is_a_child() else None
+
     def end(self, how: str) -> str:
         """Close without waiting for handles: see ``Membership.end``."""
         ended = super().end(how)

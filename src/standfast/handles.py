@@ -41,6 +41,9 @@ class Owner(Protocol):
     def completions(self) -> Completions:
         """The group's descriptor for asyncio."""
 
+    def left_behind(self) -> StandfastError | None:
+        """Return what to raise in a forked child, where no operation ever ends, or else None."""
+
 
 class Handle(Generic[T]):
     """An operation under way. Await it, or call ``wait()`` or ``result()``.
@@ -59,8 +62,8 @@ class Handle(Generic[T]):
         self._error: Exception | None = None
 
     def done(self) -> bool:
-        """Tell whether the operation has ended, well or not."""
-        return self._pending.done()
+        """Tell whether the operation has ended, well or not; in a forked child it has."""
+        return self._settled or self._owner.left_behind() is not None or self._pending.done()
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait for the end; signals are served meanwhile.
@@ -77,8 +80,10 @@ class Handle(Generic[T]):
         """
         if timeout_s is not None and timeout_s < 0:
             raise ValueError(f"timeout_s is {timeout_s}; it must not be negative")
-        if not self._pending.wait(FOREVER_S if timeout_s is None else float(timeout_s)):
-            return False
+        if not self._settled:
+            self._check_here()
+            if not self._pending.wait(FOREVER_S if timeout_s is None else float(timeout_s)):
+                return False
         self._raise_error()
         return True
 
@@ -92,17 +97,35 @@ class Handle(Generic[T]):
         return cast(T, self._value)
 
     def __await__(self) -> Generator[Any, None, T]:
-        """Wait within asyncio. Cancelling the await aborts the group: half a sum helps nobody."""
-        if not self.done():
-            import asyncio
+        """Wait within asyncio. Cancelling the await aborts the group: half a sum helps nobody.
 
+        A cancelled await returns when nothing writes into the arrays any more, on all ranks at
+        about the same time.
+        """
+        if not self.done():
+            yield from self._until_done()
+        return self.result()
+
+    def _until_done(self) -> Generator[Any, None, None]:
+        import asyncio
+
+        cancelled: asyncio.CancelledError | None = None
+        while not self.done():
             try:
                 yield from self._owner.completions.future_of(self).__await__()
-            except asyncio.CancelledError:
-                if not self.done():
+            except asyncio.CancelledError as error:
+                if cancelled is None and not self.done():
                     self._owner.abort(f"await of {self._plan.name} was cancelled")
-                raise
-        return self.result()
+                cancelled = cancelled or error
+        if cancelled is not None:
+            if self._settle() is not None:
+                self._owner.told()  # whoever cancels knows
+            raise cancelled
+
+    def _check_here(self) -> None:
+        error = self._owner.left_behind()
+        if error is not None:
+            raise error
 
     @property
     def source(self) -> int:
@@ -178,19 +201,37 @@ class Completions:
         with self._lock:
             self._waiting.append((handle, future))
             if loop not in self._loops:
-                self._loops[loop] = os.dup(self._descriptor)
-                loop.add_reader(self._loops[loop], self._wake)
+                self._watch_from(loop)
         if handle.done():  # it may have ended before the reader was there
             self._wake()
         return future
 
+    def _watch_from(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Let a loop watch; forget those that were closed, as asyncio.run() does with its own."""
+        for closed in [each for each in self._loops if each.is_closed()]:
+            os.close(self._loops.pop(closed))
+        descriptor = os.dup(self._descriptor)
+        self._loops[loop] = descriptor
+        loop.add_reader(descriptor, self._wake)
+
     def _wake(self) -> None:
+        """End the futures whose operations have ended. Runs in a loop's own thread."""
+        import asyncio
+
         self._drain()
+        ended: list[tuple[Handle[Any], asyncio.Future[None]]] = []
+        waiting: list[tuple[Handle[Any], asyncio.Future[None]]] = []
         with self._lock:
-            ended = [future for handle, future in self._waiting if handle.done()]
-            self._waiting = [entry for entry in self._waiting if entry[1] not in ended]
-        for future in ended:
-            _in_loop(future.get_loop(), _finish, future)
+            for entry in self._waiting:
+                (ended if entry[0].done() else waiting).append(entry)
+            self._waiting = waiting
+        here = asyncio.get_running_loop()
+        for _, future in ended:
+            loop = future.get_loop()
+            if loop is here:
+                _finish(future)
+            else:
+                _in_loop(loop, _finish, future)
 
     def close(self) -> None:
         """Stop watching. All operations have ended."""

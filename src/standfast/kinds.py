@@ -17,11 +17,18 @@ from standfast import _core, dtypes
 
 
 class Wire(NamedTuple):
-    """An array as the core sees it.
+    """An array as the core sees it: bytes at an address, and what they mean.
 
-    shape () is a 0-d array. owner keeps the memory alive and in place: hold it for as long as the
-    core may look at address. It is not always the caller's object: a non-contiguous input is
-    copied, and the owner is then the copy. kind makes results of the caller's sort.
+    Fields:
+        address: of the first byte; 0 or any number where nbytes is 0.
+        nbytes: size in bytes.
+        elements: number of elements, in C order without gaps.
+        dtype: their code, an index into ``standfast.dtypes.NAMES``.
+        shape: () is a 0-d array.
+        owner: keeps the memory alive and in place: hold it for as long as anybody may look at
+            address. It is not always the caller's object: a non-contiguous input is copied, and
+            the owner is then the copy.
+        kind: makes results of the caller's sort.
     """
 
     address: int

@@ -13,6 +13,8 @@ HOMES = {
     "Handle": "standfast.handles",
     "Hint": "standfast.hints",
     "Watch": "standfast.watching",
+    "Wire": "standfast.kinds",
+    "as_wire": "standfast.arrays",
     "devices": "standfast.rdma",
     "empty": "standfast.memory",
     "init": "standfast.group",
