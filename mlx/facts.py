@@ -11,14 +11,11 @@ import re
 import sys
 from pathlib import Path
 
-# As a module has it in its text, from nanobind 3.0 on and before; the latter begins with it.
-NAMED = re.compile(
-    rb"nanobind_[ -~]*?_v(\d+)(?:_[a-z_]+)?\x00|(?<![ -~])v(\d+)_[ -~]*abi[ -~]*\x00"
-)
-# As its sources have it: where they do depends on nanobind's version.
-SOURCES = ("nb_internals.h", "nb_abi.h")
+from standfast.mlx_versions import objection
+
+# As a module built with nanobind 3 has it in its text.
+NAMED = re.compile(rb"nanobind_[ -~]*?_v(\d+)(?:_[a-z_]+)?\x00")
 HINT = {
-    "21": "nanobind>=2.15,<3",
     "22": "nanobind>=3.0,<3.2",
 }
 
@@ -40,14 +37,13 @@ def abi_of_mlx(folder: Path) -> str:
     for module in sorted(folder.glob("core.*.so")):
         found = NAMED.search(module.read_bytes())
         if found:
-            return (found[1] or found[2]).decode()
+            return found[1].decode()
     raise SystemExit(f"error: {folder} has no module that names its nanobind")
 
 
 def abi_of_nanobind(folder: Path) -> str:
     """Return the version of the internals of the nanobind that this is built with."""
-    headers = [folder / "src" / name for name in SOURCES]
-    text = "".join(path.read_text(encoding="utf-8") for path in headers if path.exists())
+    text = (folder / "src" / "nb_internals.h").read_text(encoding="utf-8")
     found = re.search(r"define\s+NB_INTERNALS_VERSION\s+(\d+)", text)
     if found is None:
         raise SystemExit(f"error: {folder} does not name its internals")
@@ -56,15 +52,17 @@ def abi_of_nanobind(folder: Path) -> str:
 
 def main() -> None:
     """Print the facts, or say what does not fit together."""
-    mlx, ours = folder_of("mlx", "mlx/version.h"), abi_of_nanobind(Path(sys.argv[1]))
-    version, theirs = importlib.metadata.version("mlx"), abi_of_mlx(mlx)
+    mlx, version = folder_of("mlx", "mlx/version.h"), importlib.metadata.version("mlx")
+    native = folder_of("standfast", "standfast/native.h") / "include"
+    if trouble := objection(version, built_for=version):
+        raise SystemExit(f"error: {trouble}")
+    ours, theirs = abi_of_nanobind(Path(sys.argv[1])), abi_of_mlx(mlx)
     if ours != theirs:
         raise SystemExit(
             f"error: mlx {version} was built with version {theirs} of nanobind's internals, "
             f"the nanobind here has {ours}: the two could not exchange objects\n"
             f"hint: pip install '{HINT.get(theirs, 'the nanobind that this mlx was built with')}'"
         )
-    native = folder_of("standfast", "standfast/native.h") / "include"
     print(mlx, version, native, theirs, sep=";")
 
 

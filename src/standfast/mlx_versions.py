@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-OLDEST = (0, 32, 2)
+OLDEST = (0, 32, 3)  # with 0.32.2, async_eval() of what fails aborts the process (tests/mlx)
 Version = tuple[int, int, int]
 
 
@@ -25,8 +25,8 @@ def objection(found: str, built_for: str) -> str | None:
         return f"MLX calls itself {found!r}: that is no version such as {built_for}"
     if here < OLDEST:
         return (
-            f"MLX {found} is too old: before 0.32.2 an error in its communication thread, such as "
-            f"a lost peer, aborts the whole process; pip install 'mlx>=0.32.2'"
+            f"MLX {found} is too old: before 0.32.3 an error in its communication thread, such as "
+            f"a lost peer, can abort the whole process; pip install 'mlx>=0.32.3'"
         )
     if here[:2] != built[:2]:
         return (

@@ -95,8 +95,15 @@ def test_the_sdist_is_whole(project: Path, tmp_path: Path) -> None:
 
 
 def test_the_sdist_of_standfast_mlx_is_whole(project: Path, tmp_path: Path) -> None:
-    """It has its licence, its sources and what its build asks."""
-    names = names_in(sdist(project / "mlx", tmp_path))
+    """It has its licence, its sources and what its build asks, and nothing that builds leave."""
+    mlx = tmp_path / "mlx"
+    shutil.copytree(project / "mlx", mlx)
+    leftovers = {"build/_group.so", "src/standfast_mlx/_group.so", "src/standfast_mlx/_built.py"}
+    for name in leftovers:
+        (mlx / name).parent.mkdir(exist_ok=True)
+        (mlx / name).touch()
+    names = names_in(sdist(mlx, tmp_path / "made"))
+    assert names.isdisjoint(leftovers)
     assert {
         *("LICENSE", "PKG-INFO", "README.md", "pyproject.toml", "CMakeLists.txt"),
         *("facts.py", "built.py.in", "native/group.cpp", "src/standfast_mlx/__init__.py"),
