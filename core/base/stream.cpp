@@ -6,7 +6,7 @@
 #include "core/base/bytes.h"
 
 #if defined(__x86_64__)
-#include <emmintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace standfast {

@@ -162,7 +162,7 @@ class Request:
         src: int = 0,
         dst: int = 0,
         count: int = 0,
-        dtype: int = 5,  # uint8
+        dtype: int = 5,
         op: str = "sum",
         peer: int = 0,
         tag: int = 0,
