@@ -218,7 +218,7 @@ def _starving_rows(part: Part, record: Record) -> Iterator[Row]:
     if part.ranks <= 2 or part.fabric != "shm":
         return
     ratios = [
-        (each["p99_us"] / each["median_us"], _size(table.cell_of(each)))
+        (each["p99_us"] / each["median_us"], _size(table.cell_of(each)) or each["op"])
         for each in record["results"]
         if each["backend"] == "standfast-shm" and TIME in each
     ]
