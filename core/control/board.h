@@ -18,8 +18,8 @@ namespace standfast {
 // One half of a rank: one writer at a time, the holder of that half.
 class HalfBoard {
  public:
-  // Not put off until the operation first waits, though the stores would cost nothing there: it may
-  // be held up before, by memory that is not there.
+  // Not put off until the operation first waits, though the stores would cost less there: it may be
+  // held up before, by memory that is not there.
   void begin(const Tag& tag) {
     if constexpr (!kGuarded) return;
     publish(tag);
