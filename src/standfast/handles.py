@@ -110,11 +110,11 @@ class Handle(Generic[T]):
         import asyncio
 
         cancelled: asyncio.CancelledError | None = None
-        while not self.done():
+        while not self._pending.done():
             try:
                 yield from self._owner.completions.future_of(self).__await__()
             except asyncio.CancelledError as error:
-                if cancelled is None and not self.done():
+                if cancelled is None and not self._pending.done():
                     self._owner.abort(f"await of {self._plan.name} was cancelled")
                 cancelled = cancelled or error
         if cancelled is not None:
@@ -131,6 +131,10 @@ class Handle(Generic[T]):
     def source(self) -> int:
         """From which rank a receive from any rank took its message, once it is done; else -1."""
         return self._pending.source
+
+    def ended(self) -> bool:
+        """Tell whether the operation has ended, in the process that began it."""
+        return self._pending.done()
 
     def ended_well(self) -> bool:
         """Tell whether the operation has ended, and well. Takes no lock."""
@@ -202,7 +206,7 @@ class Completions:
             self._waiting.append((handle, future))
             if loop not in self._loops:
                 self._watch_from(loop)
-        if handle.done():  # it may have ended before the reader was there
+        if handle.ended():  # it may have ended before the reader was there
             self._wake()
         return future
 
@@ -223,7 +227,7 @@ class Completions:
         waiting: list[tuple[Handle[Any], asyncio.Future[None]]] = []
         with self._lock:
             for entry in self._waiting:
-                (ended if entry[0].done() else waiting).append(entry)
+                (ended if entry[0].ended() else waiting).append(entry)
             self._waiting = waiting
         here = asyncio.get_running_loop()
         for _, future in ended:
