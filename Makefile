@@ -268,11 +268,9 @@ test-integrations: $(VENV)/group-test $(VENV)/standfast-mlx $(VENV)/installed $(
 	@echo '== pytest: arrays of torch, JAX and MLX'
 	@env -u PYTHONPATH EXPECT_INSTALLED=1 $(FOREIGN)/bin/python -m pytest -p no:cacheprovider $(ARRAYS)
 
-# Whether all that is public has a type that every checker sees alike. pyright looks at what `python`
-# has installed: there, what we build on is as well.
+# The types of all that is public, as seen where all that we build on is installed.
 types: $(VENV)/group-types $(FOREIGN)/installed
-	@cd build && ../$(STEP) 'types' env -u PYTHONPATH PATH="$(CURDIR)/$(FOREIGN)/bin:$$PATH" \
-	  PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(CURDIR)/$(BIN)/pyright --verifytypes standfast --ignoreexternal
+	@$(STEP) 'types' env -u PYTHONPATH PATH="$(CURDIR)/$(FOREIGN)/bin:$$PATH" .ci/types $(BIN)/pyright
 
 # PyTorch's own tests of a backend, those for CPUs, as they come with torch: 20 minutes. SUITE names
 # cases, such as SUITE='test_all_reduce_sum test_barrier'; without it, all that Gloo passes.

@@ -26,7 +26,7 @@ def facts() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("found", ["0.32.3", "0.32.4", "0.32.9", "0.32.5.dev20261130+1a"])
+@pytest.mark.parametrize("found", ["0.32.4", "0.32.9", "0.32.5.dev20261130+1a"])
 def test_versions_that_fit(found: str) -> None:
     """Any MLX of the same minor version, from the first that survives errors on."""
     assert objection(found, "0.32.4") is None
@@ -35,8 +35,8 @@ def test_versions_that_fit(found: str) -> None:
 @pytest.mark.parametrize(
     ("found", "built", "says"),
     [
-        ("0.32.2", "0.32.4", "MLX 0.32.2 is too old: before 0.32.3 an error"),
-        ("0.30.6", "0.32.4", "can abort the whole process; pip install 'mlx>=0.32.3'"),
+        ("0.32.3", "0.32.4", "MLX 0.32.3 is too old: before 0.32.4 an error"),
+        ("0.30.6", "0.32.4", "can abort the whole process; pip install 'mlx>=0.32.4'"),
         ("0.33.0", "0.32.4", "was built for MLX 0.32.4, and this is 0.33.0"),
         ("1.32.4", "0.32.4", "was built for MLX 0.32.4, and this is 1.32.4"),
         ("nightly", "0.32.4", "MLX calls itself 'nightly'"),
