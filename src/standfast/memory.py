@@ -22,8 +22,8 @@ def empty(shape: int | Sequence[int], dtype: Any = "float32") -> Any:
 
     Large messages from and to such arrays skip a copy: the others read them where they lie. An
     operation on them returns when nobody reads any more, so a ``send`` of more than 256 KiB waits
-    for its ``recv``. The contents are undefined. A process that forks shares these arrays with its
-    child: what either writes, both see.
+    for its ``recv``, as it may with any other memory. The contents are undefined. A process that
+    forks shares these arrays with its child: what either writes, both see.
 
     Args:
         shape: an extent, or one for each axis.

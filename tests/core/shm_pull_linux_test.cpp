@@ -60,15 +60,14 @@ TEST_CASE("shm pull: which frames") {
     CAPTURE(static_cast<int>(kind));
     tag.kind = kind;
     const bool by_all = kind == OpKind::kAllGather || kind == OpKind::kAllToAll;
-    const bool by_one = kind == OpKind::kSend || kind == OpKind::kBroadcast;
     const auto is_pulled = [&](std::size_t count) {
       tag.count = count;
       return is_better_pulled(tag, kFrameBytes);
     };
     CHECK(is_pulled(kFrameBytes) == by_all);
     CHECK(is_pulled(kEagerMessageBytes) == by_all);
-    CHECK(is_pulled(kEagerMessageBytes + 1) == (by_all || by_one));
-    CHECK(is_pulled(kTwoCoresBytes - 1) == (by_all || by_one));
+    CHECK(is_pulled(kEagerMessageBytes + 1) == (by_all || kind == OpKind::kSend));
+    CHECK(is_pulled(kTwoCoresBytes - 1) == (by_all || kind == OpKind::kSend));
     CHECK(is_pulled(kTwoCoresBytes) == by_all);
     CHECK_FALSE(is_better_pulled(tag, kEagerBytes));
   }

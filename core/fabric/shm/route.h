@@ -32,8 +32,8 @@ inline bool is_better_lent(const Tag& tag, std::uint64_t number) {
 }
 
 // Whether a frame that lies in no arena is better pulled by its receiver than copied twice. Below
-// 32 KiB the system call costs more than a copy. Sums are left out: they gain nothing at most
-// sizes, since what is added comes from the cache either way.
+// 32 KiB the system call costs more than a copy. Sums gain nothing at most sizes, since what
+// is added comes from the cache either way; a broadcast's root would wait before it can go on.
 inline bool is_better_pulled(const Tag& tag, std::size_t bytes) {
   constexpr std::size_t kPullBytes = 32 * 1024;
   if (bytes < kPullBytes) return false;
@@ -41,7 +41,6 @@ inline bool is_better_pulled(const Tag& tag, std::size_t bytes) {
     case OpKind::kAllGather:
     case OpKind::kAllToAll: return true;
     case OpKind::kSend:
-    case OpKind::kBroadcast:
       return operation_bytes(tag) > kEagerMessageBytes && operation_bytes(tag) < kTwoCoresBytes;
     default: return false;
   }
