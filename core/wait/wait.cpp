@@ -25,7 +25,7 @@ constexpr int kHoldingSpins = 50;
 constexpr Nanos kSleepMax = 100 * kMillisecond;
 // Where data wakes nobody: a nap is an eighth of the wait so far, within these limits.
 constexpr Nanos kNapMin = 50 * kMicrosecond;
-constexpr Nanos kNapMax = 200 * kMicrosecond;
+constexpr Nanos kNapMax = 400 * kMicrosecond;
 // Signals are looked at this often while we are awake; asleep they interrupt the poll.
 constexpr Nanos kSignalEvery = 50 * kMillisecond;
 // What a rank sent before its end may still be on its way.
