@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from standfast.errors import PeerDied, StandfastError
+from standfast.launch.inbox import SIGNALS
 from standfast.launch.warden import Faults, Warden
 
 BROKEN_CONNECTION = "raise SystemExit(1)"
@@ -38,6 +40,17 @@ class WatchOfRank0:
         """Take note of it."""
         self.ended = how
         return how
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before() -> Iterator[None]:
+    """A warden leaves signals to the system when it is done, for it ends then; this process not."""
+    before = {each: signal.getsignal(each) for each in SIGNALS}
+    wakeup_fd = signal.set_wakeup_fd(-1)
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
+    signal.set_wakeup_fd(wakeup_fd)
 
 
 @pytest.fixture
