@@ -12,6 +12,7 @@ import pytest
 
 from tests.death.harness import Case
 from tests.death.judge import PROMISE_S
+from tests.death.nursery import now_ns
 from tests.death.processes import Nursery
 
 RETRY = 75
@@ -329,12 +330,16 @@ def test_a_watch_that_threw_still_ends(nursery: Nursery) -> None:
         group = here.init()
         group.barrier()
         here.say("ready")
+        here.ask()
         if here.rank == 1:
             _core.throw_in("watch")
         ctypes.PyDLL(None).sleep(60)
         """
     with Case(nursery, 2, "program", {"code": code}, env=ENDS) as case:
-        since_ns = max(event.ns for event in case.wait_all("ready").values())
+        case.wait_all("ready")
+        since_ns = now_ns()
+        for rank in range(2):
+            case.tell(rank)
         for rank in range(2):
             assert case.wait_end(rank) == RETRY, case.story()
             ended_ns = case.ranks[rank].ended_ns
