@@ -70,8 +70,7 @@ class RankProcess(Rank):
     def reap(self) -> None:
         """Take the leader's status, after the watch has told of its end."""
         _, status = os.waitpid(self.pid, 0)
-        self.ended_ns = now_ns()
-        self._status = os.waitstatus_to_exitcode(status)
+        self._note_end(os.waitstatus_to_exitcode(status), now_ns())
         self._process.returncode = self._status
 
     def tell(self, number: signal.Signals) -> None:
@@ -81,13 +80,13 @@ class RankProcess(Rank):
 
     def kill_rest(self) -> None:
         """Kill what the leader left behind."""
-        if self.killed_ns is None:
-            self.killed_ns = now_ns()
+        self._note_kill()
         _send(self.pid, signal.SIGKILL)
 
     def check_gone(self) -> bool:
         """Whether the whole group is gone, now that the leader is reaped."""
-        self.gone = self.gone or not group_lives(self.pid)
+        if not self.gone and not group_lives(self.pid):
+            self._note_gone()
         return self.gone
 
     def destroyed(self) -> bool:

@@ -25,12 +25,12 @@ class Rank:
     """
 
     def __init__(self, rank: int, *, pid: int, host: str, tail: Tail) -> None:
-        self.rank = rank
-        self.pid = pid
-        self.host = host
-        self.started_ns = now_ns()
+        self.rank: int = rank
+        self.pid: int = pid
+        self.host: str = host
+        self.started_ns: int = now_ns()
         self.ended_ns: int | None = None
-        self.gone = False
+        self.gone: bool = False
         self.killed_ns: int | None = None
         self.streams: Sequence[Stream] = ()
         self._tail = tail
@@ -69,5 +69,25 @@ class Rank:
         """Remember a signal that is about to be sent: the first one while the leader runs."""
         if self.running and self._told is None:
             self._told = (number, now_ns())
-        if number is signal.SIGKILL and self.killed_ns is None:
+        if number is signal.SIGKILL:
+            self._note_kill()
+
+    def _note_kill(self) -> bool:
+        """Remember when it was first to be killed; whether that is now."""
+        is_first = self.killed_ns is None
+        if is_first:
             self.killed_ns = now_ns()
+        return is_first
+
+    def _note_start(self, pid: int, at_ns: int) -> None:
+        self.pid, self.started_ns = pid, at_ns
+
+    def _note_end(self, status: int, at_ns: int, lost: str = "") -> None:
+        """Remember the leader's end. lost: why nobody could see it, if so."""
+        self._status, self.ended_ns, self._lost = status, at_ns, lost
+
+    def _take_place(self, rank: int) -> None:
+        self.rank = rank
+
+    def _note_gone(self) -> None:
+        self.gone = True

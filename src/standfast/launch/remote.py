@@ -67,8 +67,7 @@ class RemoteRank(Rank):
 
     def kill_rest(self) -> None:
         """Have killed what the leader left behind."""
-        if self.killed_ns is None:
-            self.killed_ns = now_ns()
+        if self._note_kill():
             self._link.say(Tell(self.key, signal.SIGKILL))
 
     def check_gone(self) -> bool:
@@ -81,30 +80,26 @@ class RemoteRank(Rank):
 
     def become(self, rank: int, output: Output) -> None:
         """A spare has a rank's place."""
-        self.rank = rank
+        self._take_place(rank)
         output.rename(self.streams, rank, self.host)
 
     # --- news
 
     def started(self, news: Started) -> None:
         """Its process is there."""
-        self.pid = news.pid
-        self.started_ns = self._link.ours_ns(news.started_ns)
+        self._note_start(news.pid, self._link.ours_ns(news.started_ns))
 
     def ended(self, news: Ended) -> None:
         """Its leader was reaped."""
-        self._status = news.status
-        self.ended_ns = self._link.ours_ns(news.ended_ns)
+        self._note_end(news.status, self._link.ours_ns(news.ended_ns))
         self.report = news.report
 
     def refused(self, news: Refused) -> None:
         """There is no process: its host could not start it."""
         for stream in self.streams:
             stream.feed(b"")
-        self._status = news.status
-        self._lost = news.text
-        self.ended_ns = now_ns()
-        self.gone = True
+        self._note_end(news.status, now_ns(), lost=news.text)
+        self._note_gone()
 
     def printed(self, news: Printed) -> None:
         """A piece of its output came."""
@@ -116,10 +111,8 @@ class RemoteRank(Rank):
             stream.feed(b"")
         was_running = self.running
         if was_running:
-            self._status = -signal.SIGKILL
-            self._lost = self._link.reason
-            self.ended_ns = now_ns()
-        self.gone = True
+            self._note_end(-signal.SIGKILL, now_ns(), lost=self._link.reason)
+        self._note_gone()
         return was_running
 
 
