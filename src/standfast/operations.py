@@ -378,16 +378,7 @@ def recv_like(me: Member, x: Any, src: int, tag: int, out: Any, timeout_s: float
 def recv_from_any(out: Any, tag: int, timeout_s: float | None) -> Plan:
     """Receive an array like `out` from whichever rank first sends a message with this tag."""
     wire = as_wire(out, writable=True)
-    request = Request(
-        kind="recv",
-        dst=wire.address,
-        count=wire.elements,
-        dtype=wire.dtype,
-        peer=ANY_RANK,
-        tag=_tag(tag),
-        timeout_s=seconds(timeout_s),
-    )
-    return Plan("recv", request, _giver(out), (wire,), wire)
+    return _recv(wire.kind, wire.dtype, wire.shape, ANY_RANK, tag, out, timeout_s)
 
 
 def _recv(
