@@ -555,11 +555,13 @@ void Group::report_fault(Outcome outcome, const Side& side, const Request& reque
     }
     case Outcome::kTimeout: {
       const int waiting_for = side.waiter.waiting_for();
-      const Nanos limit = std::min(request.timeout, config_.limits.progress);
+      const bool from_any = is_from_any(request);
+      const Nanos limit =
+          from_any ? std::min(request.timeout, config_.limits.progress) : request.timeout;
       std::string text =
           "rank " + std::to_string(here) + " waited " + seconds_text(limit) + " in " + op;
       if (waiting_for >= 0) text += " for rank " + std::to_string(waiting_for);
-      if (is_from_any(request)) text += " for any rank";
+      if (from_any) text += " for any rank";
       return watch_->report(VerdictKind::kNoProgress, waiting_for >= 0 ? waiting_for : here, text,
                             false);
     }

@@ -38,7 +38,7 @@ Outcome receive(Comm& comm, int from, std::byte* data, std::size_t bytes) {
 namespace {
 
 struct Senders {
-  int ready = -1;  // has such a message
+  int ready = -1;  // has such a message, or has broken off
   int other = -1;  // has something else, or has ended
   bool may_come = false;
 };
@@ -51,18 +51,17 @@ Senders look_for_sender(Comm& comm, std::int32_t tag, int last) {
     Tag next;
     std::size_t bytes = 0;
     const Turn turn = comm.wire(peer).peek(&next, &bytes);
+    const bool is_ours =
+        turn == Turn::kDone && next.kind == OpKind::kSend && next.root_or_tag == tag;
+    // A connection that breaks is no goodbye: what was to come may be lost.
+    if (is_ours || turn == Turn::kBroken) {
+      found.ready = peer;
+      return found;
+    }
     if (turn == Turn::kNotYet) {
       found.may_come = true;
-    } else if (turn == Turn::kDone && next.kind == OpKind::kSend && next.root_or_tag == tag) {
-      found.ready = peer;
-      return found;
     } else if (found.other < 0 || turn == Turn::kDone) {
       found.other = peer;
-    }
-    // A connection that breaks is no goodbye: what was to come may be lost.
-    if (turn == Turn::kBroken) {
-      found.ready = peer;
-      return found;
     }
   }
   return found;
