@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.launch.sshd import Farm, skip_without_sshd
+from tests.launch.sshd import Farm, farm_of_two
 from tests.launch.support import Ended, run
 
 BENCH = [sys.executable, "-m", "standfast", "bench", "-n", "3", "-w", "0", "--again", "0"]
@@ -17,13 +17,7 @@ BENCH = [sys.executable, "-m", "standfast", "bench", "-n", "3", "-w", "0", "--ag
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     """Two hosts."""
-    skip_without_sshd()
-    farm = Farm(tmp_path_factory.mktemp("farm"))
-    for name in ("host-a", "host-b"):
-        farm.add(name)
-    farm.wait_up()
-    yield farm
-    farm.close()
+    yield from farm_of_two(tmp_path_factory.mktemp("farm"))
 
 
 def bench(farm: Farm, *arguments: str) -> Ended:

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -115,6 +115,17 @@ class Farm:
         """Stop all."""
         for host in self.hosts.values():
             host.stop()
+
+
+def farm_of_two(directory: Path) -> Iterator[Farm]:
+    """Yield two hosts, host-a and host-b, and end them; skip where there is no OpenSSH server."""
+    skip_without_sshd()
+    farm = Farm(directory)
+    for name in ("host-a", "host-b"):
+        farm.add(name)
+    farm.wait_up()
+    yield farm
+    farm.close()
 
 
 def wait_for(happened: Callable[[], bool]) -> None:

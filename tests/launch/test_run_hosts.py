@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.sshd import Farm, skip_without_sshd
+from tests.launch.sshd import Farm, farm_of_two, skip_without_sshd
 from tests.launch.support import (
     Ended,
     finish,
@@ -42,13 +42,7 @@ touch(sys.argv[1] + f"rank{RANK}-gen{GENERATION}", str(os.getpid()))
 @pytest.fixture(scope="module")
 def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Farm]:
     """Two hosts, which differ in name and port."""
-    skip_without_sshd()
-    farm = Farm(tmp_path_factory.mktemp("farm"))
-    for name in ("host-a", "host-b"):
-        farm.add(name)
-    farm.wait_up()
-    yield farm
-    farm.close()
+    yield from farm_of_two(tmp_path_factory.mktemp("farm"))
 
 
 @pytest.fixture
